@@ -92,7 +92,7 @@ def test_a_plugin_that_is_installed_beside_changes_no_golden_file(
     (metadata / "entry_points.txt").write_text("[gpusage]\nsite = site_of_ours\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "site" in {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
-    for command in ("plugins", "gpus", "predict"):
+    for command in ("plugins", "predict"):
         golden(f"{command}.txt", CliRunner().invoke(main, COMMANDS[command]).stdout)
 
 

@@ -18,7 +18,7 @@ def atomic_write(path: Path, text: str) -> None:
     """Write *text* to *path* through a temporary file, so that no reader sees a part of it.
 
     A link at *path* is replaced, never followed. A present file keeps its mode, and its owner where this process may
-    set it. A device or a pipe of one's own is written to, never replaced.
+    set it. A device or a pipe of the user is written to, never replaced.
 
     Raises:
         OSError: *path* cannot be written; no draft is left beside it.

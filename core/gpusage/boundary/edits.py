@@ -16,7 +16,7 @@ _FOLDER_MODE = 0o755
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One file before and after; ``None`` is a file that does not exist.
+    """A file before and after; ``None`` is a file that does not exist.
 
     Attributes:
         mode: Mode of a new file; a present file keeps its own.
@@ -53,7 +53,7 @@ def make_edits(edits: Iterable[Edit]) -> None:
     """Write all edits that change a file; on a failure or an interrupt, undo the edits before it.
 
     Raises:
-        RequestError: A file cannot be written, or is no longer what it was when the edit was planned.
+        RequestError: A file cannot be written, or has changed since the edit was planned.
     """
     begun: list[Edit] = []
     try:

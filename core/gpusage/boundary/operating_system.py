@@ -1,4 +1,4 @@
-"""The operating system's facts about processes: the user of this one, and the reason why a script ended."""
+"""The operating system's facts about processes: the user of this process, and the reason why a script ended."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def is_interrupted(status: int, number: int = 0) -> bool:
 
     Args:
         status: The exit status, 0 to 255.
-        number: The signal that ended the script itself; 0 without one.
+        number: The signal that ended the script itself, or 0.
     """
     return status in _NOT_STARTED or (number or status - _STATUS_OF_SIGNALS) in _FROM_OUTSIDE

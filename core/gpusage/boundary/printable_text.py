@@ -29,7 +29,7 @@ def ascii_line(text: str) -> str:
 
 
 def with_end(sentence: str) -> str:
-    """Return *sentence* with a full stop, if it ends without one."""
+    """Return *sentence* with a full stop at its end."""
     return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
 
 

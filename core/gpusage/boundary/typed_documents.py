@@ -1,4 +1,4 @@
-"""Documents from outside -> typed values, checked by msgspec, with each refusal as one sentence.
+"""Documents from outside -> typed values, checked by msgspec, with a sentence for each refusal.
 
 Invariants:
 
@@ -42,7 +42,7 @@ class MismatchError(ValueError):
         above: Path to the table that has the key.
         key: The wrong key; ``""`` is the document itself.
         rule: The expected value, in words.
-        value: The document's value; ``None`` without one.
+        value: The document's value, or ``None``.
         hint: Sentence with the nearest known key, or with all known keys; ``""`` for a known key.
     """
 

@@ -64,6 +64,7 @@ def check_record(record: Mapping[str, Any]) -> Captured:
     """
     try:
         keys = {str(name): (str(value), str(mark)) for name, (value, mark) in dict(record["keys"]).items()}
+        # The child runs the user's program, which may write anything to our pipe.
         if not all(name in KEYS and _VALUE.fullmatch(value) and mark in MARKS for name, (value, mark) in keys.items()):
             raise ValueError("other keys or values")  # noqa: EM101, TRY003, TRY301 - worded below
 
@@ -77,6 +78,7 @@ def check_record(record: Mapping[str, Any]) -> Captured:
             real_calls={_text(name): _text(why) for name, why in dict(record.get("real_calls") or {}).items()},
             busy_s=float(record.get("busy_s") or 0),
         )
+        # The keys must go together as in a comment, or the job that is submitted with them would fail.
         parse_model(captured.comment("captured.card.json"))
     except (KeyError, TypeError, ValueError, GraphError, RequestError) as error:
         message = f"Record of the program must be one that 'gpusage capture' sends; got {_text(error)}. Run it again."

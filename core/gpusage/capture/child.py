@@ -101,6 +101,7 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
         )
         raise RequestError(message)
 
+    # A pipe of its own: standard output is the program's.
     receiver, sender = os.pipe()
     with tempfile.TemporaryFile() as output, os.fdopen(receiver, "rb", buffering=0) as pipe:
         try:
@@ -121,6 +122,7 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
             _end(child)
         text = _tail(output)
 
+    # The status says that nothing of the program has run.
     if child.returncode == scratch_files.NO_SCRATCH_STATUS and not record:
         message = (
             f"What the program writes must stay in an overlay, which this host does not let users have; got: {text}. "
@@ -152,6 +154,7 @@ def _command(program: Program, limits: Limits, folder: Path, sender: int) -> lis
 
 def _variables(program: Program) -> dict[str, str]:
     """Return what is set for the program: one process of a job, which sees no GPU of this host and logs nowhere."""
+    # What torchrun sets for the first of its processes.
     count = str(program.gpu_count)
     launched = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -176,6 +179,7 @@ def _receive(
         selector.register(pipe, EVENT_READ)
         while len(content) <= RECORD_LIMIT_BYTES:
             if selector.select(_PAUSE_S):
+                # An empty read: every holder of the pipe has ended.
                 part = pipe.read(1 << 16)
                 if not part:
                     return {}, limit
@@ -186,11 +190,13 @@ def _receive(
                     if isinstance(message.get("record"), dict):
                         return message["record"], limit
                     progress(str(message.get("stage", ""))[:_STAGE_LENGTH])
+            # What the child sent before its end is still read.
             if child.poll() is not None and not selector.select(0):
                 return {}, limit
             if _memory_bytes(child.pid) > MEMORY_LIMIT_BYTES:
                 return {}, f"{MEMORY_LIMIT_BYTES >> 30} GiB of memory"
             if time.monotonic() > until_s:
+                # The grace is over, too.
                 if limit:
                     return {}, limit
                 limit, until_s = "its time", until_s + GRACE_S
@@ -225,5 +231,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _tail(output: Any) -> str:  # typing has no name for a temporary file
+    # Only the tail: a program may print without end.
     output.seek(max(output.seek(0, os.SEEK_END) - (1 << 16), 0))
     return "\n".join(output.read().decode("utf-8", "replace").strip().splitlines()[-_TAIL_LINES:])

@@ -61,6 +61,7 @@ def program_of(command: Sequence[str]) -> Program:
         RequestError: It runs no Python program that can be run by its name.
     """
     variables: dict[str, str] = {}
+    # The first word that is Python or a launcher begins the program; all before it is srun, env and the like.
     for place, word in enumerate(command):
         name = Path(word).name
         assigned = _ASSIGNMENT.fullmatch(word)
@@ -90,6 +91,7 @@ def program_in_script(text: str) -> Program:
     folder = "."
     program: Program | None = None
 
+    # A backslash at a line's end continues it.
     for line in text.replace("\\\n", " ").splitlines():
         words = _words(line)
         if not words:
@@ -140,6 +142,7 @@ def _is_start(word: str) -> bool:
 
 def _words(line: str) -> list[str]:
     """Return the words of *line* up to its first ``;``, ``|``, ``&`` or ``>``; none of a line that is cut."""
+    # shlex with punctuation_chars splits operators off as a shell does.
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []
@@ -169,6 +172,7 @@ def _python_program(command: Sequence[str], variables: Mapping[str, str]) -> Pro
     while place < len(command) and command[place].startswith("-") and command[place] != "-m":
         if command[place] in ("-", "-c"):
             raise _refusal(shlex.join(command))
+        # An option with a value would be taken for the script.
         place += 2 if command[place] in _WITH_VALUE else 1
 
     python, words = tuple(command[:place]), tuple(command[place:])
@@ -211,6 +215,7 @@ def _launcher_program(
 
 def _gpu_count(options: Mapping[str, str]) -> int:
     """Return how many processes a launcher starts; deepspeed may list them, as ``HOST:0,1@HOST:0,1``."""
+    # deepspeed names hosts and GPUs in place of their numbers.
     listed = options.get("--include") or options.get("-i", "")
     count = sum(len(host.split(",")) for host in listed.split("@"))
     for names in (_HOSTS, _PROCESSES):

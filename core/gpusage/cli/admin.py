@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from gpusage.service.client import in_force, read_status
 from gpusage.settings.configuration import Configuration, DaemonSettings
 
 Grade = Literal["pass", "warn", "fail", "skip"]
+_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "blue"}
 
 
@@ -60,36 +61,24 @@ def show_findings(findings: Sequence[Finding], configuration: Configuration, *, 
     if as_json:
         document = {
             "schema": schema,
-            "checks": [_document(finding) for finding in findings],
+            "checks": [asdict(finding) for finding in findings],
             "configuration": [{"key": key, "value": value, "origin": origin} for key, value, origin in settings],
         }
         click.echo(json.dumps(document, indent=1))
     else:
+        # Checks with the same observation and the same cure are one line.
         for (verdict, observation, todo), same in groupby(
             findings, lambda one: (one.verdict, one.observation, one.todo)
         ):
-            click.echo(_described(verdict, ", ".join(each.check for each in same), observation, todo))
+            checks = ", ".join(each.check for each in same)
+            more = f"\n      {todo}" if todo else ""
+            click.echo(f"{click.style(verdict.upper(), fg=_STYLES[verdict])}  {checks}: {observation}{more}")
 
         click.echo("\nSettings (key = value, origin):")
         for key, value, origin in settings:
             click.echo(f"  {key} = {value!r}  ({origin})")
 
     return int(any(finding.verdict == "fail" for finding in findings))
-
-
-def _document(finding: Finding) -> dict[str, str]:
-    return {
-        "check": finding.check,
-        "verdict": finding.verdict,
-        "observation": finding.observation,
-        "todo": finding.todo,
-    }
-
-
-def _described(verdict: Grade, checks: str, observation: str, todo: str) -> str:
-    name = click.style(verdict.upper(), fg=_STYLES[verdict])
-    more = f"\n      {todo}" if todo else ""
-    return f"{name}  {checks}: {observation}{more}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +113,9 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         trouble: Likewise.
         sockets: Where gpusaged may listen, the likeliest first.
     """
+    # The daemon may listen on the usual socket, or on the one that the file names.
     socket, status, status_trouble = read_status(sockets)
+    # A broken file: the daemon goes on with the last good one, and says which settings it has.
     if trouble and status:
         configuration = in_force(status)
     return OwnEvidence(
@@ -144,6 +135,7 @@ def settings_file(own: OwnEvidence) -> Finding:
     name = "gpusage.toml"
     if own.configuration_trouble:
         return failed(name, own.configuration_trouble, "fix the file; the last good one stays in force")
+    # enforce_in has no meaning in the other modes.
     only = own.configuration.enforce_in if own.configuration.mode == "enforce" else ()
     return passed(name, f"mode = {own.configuration.mode}" + (f" in {', '.join(only)} alone" if only else ""))
 
@@ -151,6 +143,7 @@ def settings_file(own: OwnEvidence) -> Finding:
 def plugins(own: OwnEvidence) -> Finding:
     """Return whether every plugin can be used, as this process and gpusaged find."""
     name = "plugins"
+    # The daemon may see other plugins than this process: another user, another environment.
     every = {**own.plugin_troubles, **(own.status or {}).get("plugins", {})}
     if every:
         todo = "update or uninstall them, then restart gpusaged; gpusage runs without the disabled ones"
@@ -189,12 +182,10 @@ def daemon_trouble(status: Mapping[str, Any], manager: str) -> str:
     return str(status.get("configuration", {}).get("error") or status.get("troubles", {}).get(manager) or "")
 
 
-_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
-
-
 def show_and_make(edits: Iterable[Edit], *, schema: str, yes: bool, as_json: bool, after: str) -> None:
     """Show *edits*; with *yes*, make them, and say what comes *after*."""
     changing = [edit for edit in edits if edit.changes]
+    # The files are changed before they are shown, so that a failure shows no diff as made.
     if yes:
         make_edits(changing)
     if as_json:
@@ -203,18 +194,12 @@ def show_and_make(edits: Iterable[Edit], *, schema: str, yes: bool, as_json: boo
         return
 
     for edit in changing:
-        click.echo(_with_colours(edit.diff()), nl=False)
+        lines = edit.diff().splitlines(keepends=True)
+        click.echo("".join(click.style(line, fg=_COLOURS.get(line[:1])) for line in lines), nl=False)
+    files_text = "1 file" if len(changing) == 1 else f"{len(changing)} files"
     if not changing:
         click.echo("Nothing to change.")
     elif yes:
-        click.echo(f"Changed {_files(changing)}. {after}")
+        click.echo(f"Changed {files_text}. {after}")
     else:
-        click.echo(f"Would change {_files(changing)}. Add --yes to do it.")
-
-
-def _files(edits: Sequence[object]) -> str:
-    return "1 file" if len(edits) == 1 else f"{len(edits)} files"
-
-
-def _with_colours(diff: str) -> str:
-    return "".join(click.style(line, fg=_COLOURS.get(line[:1])) for line in diff.splitlines(keepends=True))
+        click.echo(f"Would change {files_text}. Add --yes to do it.")

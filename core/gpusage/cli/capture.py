@@ -21,7 +21,7 @@ from gpusage.boundary.printable_text import visible
 from gpusage.capture.captured import Captured, check_record
 from gpusage.capture.child import Limits, Outcome, run_program
 from gpusage.capture.programs import Program, no_job_script, program_in_script, program_of
-from gpusage.cli import figures, tables
+from gpusage.cli import tables
 from gpusage.cli.cards.cache import make_own_folder, user_cache
 from gpusage.cli.cards.card import summarize
 from gpusage.cli.scripts import manager_of, read_script, read_scripts
@@ -75,9 +75,18 @@ def capture(  # noqa: PLR0913 - an option each
         message = "Capture must have one program: a job script, a command line after '--', or --shell; got none or two."
         raise click.UsageError(message, context)
 
+    # Refused before the program runs: it may take a minute.
     job = _job(command) if submits else None
-    _check_place(output or user_cache() / f"captured{CARD_SUFFIX}", is_whole=submits)
-    program = _program(command, line)
+    card = output or user_cache() / f"captured{CARD_SUFFIX}"
+    card_text = str(card.resolve() if submits else card)  # a job may run in another folder
+    if {"'", '"'} <= set(card_text):
+        message = (
+            f"Card {card_text!r} must have a path that a comment can quote; got one with both kinds of quotes. "
+            "Name a card elsewhere with -o."
+        )
+        raise RequestError(message)
+
+    program = _read_program(command, line)
     if gpu_count is not None:
         program = replace(program, gpu_count=gpu_count)
     limits = Limits(time_s=time_s, is_apart=not runs_here, has_network=has_network)
@@ -85,14 +94,7 @@ def capture(  # noqa: PLR0913 - an option each
     captured = _captured(outcome)
     if gpu_count is not None and "gpus" in captured.keys:
         captured = replace(captured, keys={**captured.keys, "gpus": (captured.keys["gpus"][0], "option")})
-    card = output or _usual_card(captured)
-    if captured.graph is not None:
-        if output is None:
-            _make_folder(card.parent)
-        write_file(captured.graph, card)
-        if output is None:
-            _remove_oldest(card.parent)
-
+    card = _write_card(captured, output)
     if as_json:
         tables.print_json(_document(captured, card, outcome))
     else:
@@ -102,21 +104,6 @@ def capture(  # noqa: PLR0913 - an option each
         context.exit(1)
     if job is not None:
         _submit(job, captured, card)
-
-
-def _check_place(card: Path, *, is_whole: bool) -> None:
-    """Refuse a *card* that no comment can name; *is_whole* tells whether it is named with all of its folders.
-
-    Raises:
-        RequestError: It has both kinds of quotes.
-    """
-    path = str(card.resolve() if is_whole else card)
-    if {"'", '"'} <= set(path):
-        message = (
-            f"Card {path!r} must have a path that a comment can quote; got one with both kinds of quotes. "
-            "Name a card elsewhere with -o."
-        )
-        raise RequestError(message)
 
 
 def _job(command: tuple[str, ...]) -> list[str]:
@@ -155,6 +142,7 @@ def _submit(job: list[str], captured: Captured, card: Path) -> NoReturn:
         )
         raise RequestError(message)
 
+    # The user's own words count more than what was seen.
     has_own_words = re.search(r"^#GPUSAGE\s", read_script(job[-1]), re.MULTILINE) is not None
     if not has_own_words:
         os.environ.setdefault("GPUSAGE_COMMENT", captured.comment(str(card.resolve())))
@@ -162,14 +150,15 @@ def _submit(job: list[str], captured: Captured, card: Path) -> NoReturn:
     os.execvp(job[0], job)  # noqa: S606 - the manager's own command
 
 
-def _program(command: tuple[str, ...], line: str | None) -> Program:
+def _read_program(command: tuple[str, ...], line: str | None) -> Program:
+    """Return the program of a command line as one text, of a job script, or of the words of a command."""
     if line is not None:
         return program_in_script(re.sub(r"&&|;", "\n", line))
-    if len(command) == 1:
-        if command[0].endswith(".py"):
-            raise no_job_script(command[0])
-        return program_in_script(read_script(command[0]))
-    return program_of(command)
+    if len(command) > 1:
+        return program_of(command)
+    if command[0].endswith(".py"):
+        raise no_job_script(command[0])
+    return program_in_script(read_script(command[0]))
 
 
 def _captured(outcome: Outcome) -> Captured:
@@ -178,6 +167,7 @@ def _captured(outcome: Outcome) -> Captured:
     if "keys" in record:
         return check_record(record)
 
+    # The program's last words are the best hint; control characters must not reach the terminal.
     tail = "\n".join(visible(each) for each in outcome.output.splitlines())
     if tail:
         click.echo(f"The program's last lines:\n{tail}", err=True)
@@ -198,32 +188,43 @@ def _captured(outcome: Outcome) -> Captured:
     raise RequestError(message)
 
 
-def _usual_card(captured: Captured) -> Path:
-    """Return where a card lies that its user gave no place: two models of one name have two files."""
+def _write_card(captured: Captured, output: Path | None) -> Path:
+    """Write the card to *output*, by default into the user's cache, and return its path.
+
+    Raises:
+        RequestError: The cache is not the user's own.
+    """
+    if output is not None:
+        if captured.graph is not None:
+            write_file(captured.graph, output)
+        return output
+
+    # Two models of one name have two files, so that a comment never names another model's card.
     name = "+".join(re.sub(r"\W", "", each)[:30] for each, _ in captured.modules[:2]) or "captured"
     content = json.dumps(to_document(captured.graph)) if captured.graph is not None else ""
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-    return user_cache() / "captured" / f"{name}-{digest}{CARD_SUFFIX}"
+    card = user_cache() / "captured" / f"{name}-{digest}{CARD_SUFFIX}"
+    if captured.graph is None:
+        return card
 
-
-def _make_folder(folder: Path) -> None:
     try:
-        make_own_folder(folder)
+        make_own_folder(card.parent)
     except OSError as error:
         message = (
-            f"Folder {str(folder)!r} must be your own to keep a card in; got: {error.strerror}. Name a card with -o."
+            f"Folder {str(card.parent)!r} must be your own to keep a card in; got: {error.strerror}. "
+            "Name a card with -o."
         )
         raise RequestError(message) from error
-
-
-def _remove_oldest(folder: Path) -> None:
-    with suppress(OSError):  # another process may do so at the same time
-        for card in sorted(folder.glob(f"*{CARD_SUFFIX}"), key=lambda each: each.lstat().st_mtime)[:-MAXIMUM_CARDS]:
-            card.unlink()
+    write_file(captured.graph, card)
+    with suppress(OSError):  # another process may remove the oldest at the same time
+        cards = sorted(card.parent.glob(f"*{CARD_SUFFIX}"), key=lambda each: each.lstat().st_mtime)
+        for oldest in cards[:-MAXIMUM_CARDS]:
+            oldest.unlink()
+    return card
 
 
 def _show(captured: Captured, card: Path, outcome: Outcome) -> None:
-    models = " and ".join(f"{name} with {figures.count(count)} parameters" for name, count in captured.modules)
+    models = " and ".join(f"{name} with {tables.count_text(count)} parameters" for name, count in captured.modules)
     tables.show_title(f"{models}; it ended {ENDINGS.get(captured.ending, captured.ending)} ({outcome.elapsed_s:.0f} s)")
     rows = [[name, value, MARKS[mark]] for name, (value, mark) in captured.keys.items()]
     tables.show_rows(COLUMNS, rows)

@@ -140,6 +140,7 @@ def measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, floa
     """
     read = _read(read_document(path, "Cluster file"), manager, str(path))
     for row in read.pools:
+        # A GPU takes no less when it is busy: the two figures were swapped, or one is of another GPU.
         if row.power_w is not None and row.idle_power_w is not None and row.power_w < row.idle_power_w:
             message = (
                 f"Key 'power_w' of type {row.site_type!r} in cluster file {str(path)!r} must be at least "
@@ -167,27 +168,35 @@ def parse_cluster(document: object, manager: str, catalogue: Catalogue, *, origi
 
 
 def _read(document: object, manager: str, origin: str) -> _Cluster:
+    """Return the part of *document* that describes the cluster: the whole, or *manager*'s, or the only one there is."""
+    table = document if isinstance(document, dict) else {}
+    clusters = table.get("clusters")
+    if isinstance(clusters, dict):  # what the daemon's status prints
+        only = next(iter(clusters.values())) if len(clusters) == 1 else None
+        inner = clusters.get(manager, only)
+        table = inner if isinstance(inner, dict) else {}
+
     try:
-        return read_as(_Cluster, _table(document, manager))
+        return read_as(_Cluster, table)
     except MismatchError as error:
-        place = _place(error, origin)
+        place = origin
+        match error.above:
+            case ("pools", int(index), *_):
+                place = f"{origin}, pool {index + 1}"
         raise refusal(error, f"cluster {place!r}", "docs/planning.md has its keys.") from error
 
 
-def _table(document: object, manager: str) -> Mapping[str, object]:
-    """Return the part that describes the cluster: the whole, or *manager*'s of the daemon's, or its only one."""
-    clusters = document.get("clusters") if isinstance(document, dict) else None
-    if not isinstance(clusters, dict):
-        return document if isinstance(document, dict) else {}
-    only = next(iter(clusters.values())) if len(clusters) == 1 else None
-    inner = clusters.get(manager, only)
-    return inner if isinstance(inner, dict) else {}
-
-
 def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
+    name, gpu = _text_or(row.gpu, row.site_type), None
+    try:
+        gpu = None if name is None else catalogue.find(name).name
+    except DeviceError:
+        if row.gpu is not UNSET:  # a type that only the site knows is no error, a wrong GPU is one
+            raise
+
     feature = _text_or(row.feature, row.site_type)
     return GpuPool(
-        gpu=_gpu(row, catalogue),
+        gpu=gpu,
         site_type=row.site_type,
         gpu_count=row.gpu_count,
         free_gpu_count=row.gpu_count if row.free_gpu_count is None else row.free_gpu_count,
@@ -206,21 +215,3 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
 def _text_or(text: str | UnsetType | None, usual: str | None) -> str | None:
     """Return *text*, or the *usual* one where none was written; ``null`` is one that was."""
     return usual if isinstance(text, UnsetType) else text
-
-
-def _gpu(row: _Pool, catalogue: Catalogue) -> str | None:
-    """Return the catalogue's name; a type that only the site knows is no error, a wrong ``gpu`` is one."""
-    name = _text_or(row.gpu, row.site_type)
-    try:
-        return None if name is None else catalogue.find(name).name
-    except DeviceError:
-        if row.gpu is not UNSET:
-            raise
-        return None
-
-
-def _place(error: MismatchError, origin: str) -> str:
-    match error.above:
-        case ("pools", int(index), *_):
-            return f"{origin}, pool {index + 1}"
-    return origin

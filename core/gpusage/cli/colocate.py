@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from gpusage.cli import documents, figures, options, partners, tables
+from gpusage.cli import documents, options, partners, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.decisions.advisor import advisor
 from gpusage.decisions.prediction import settled_request
@@ -52,7 +52,11 @@ def colocate(
     """Predict the throughput of each MODEL beside the others on one GPU under MPS."""
     is_running, is_waiting = run.pop("is_running"), run.pop("is_waiting")
     state: JobState | None = "running" if is_running else "waiting" if is_waiting else None
-    _require_one(context, among=candidates is not None, running=is_running, queue=is_waiting, fair=is_fair)
+    set_options = {"among": candidates is not None, "running": is_running, "queue": is_waiting, "fair": is_fair}
+    names = [f"--{name}" for name, is_set in set_options.items() if is_set]
+    if len(names) > 1:
+        message = f"Options {names[0]} and {names[1]} must not be combined; got both. Leave one out."
+        raise click.UsageError(message, context)
     source = candidates or state
     if source is not None:
         context.exit(0 if partners.rank(context, models, source, gpu, run, as_json=as_json) else 1)
@@ -60,10 +64,21 @@ def colocate(
         message = f"Models must be at least {MINIMUM_JOBS}, they share one GPU; got {len(models)}. Name another one."
         raise click.UsageError(message, context)
 
-    if is_fair:
-        _require_limits(context, gpu)
-    jobs = [_job(request) for request in options.read_requests(models, run)]
-    needs, colocation = _colocation(jobs, gpu)
+    row = advisor().catalogue.find(gpu)
+    why = why_unlimited(row) if is_fair else None
+    if why:
+        message = (
+            f"Option --fair must have a GPU on which MPS limits a job's threads; got '{gpu}', which is {why}."
+            " Leave --fair out."
+        )
+        raise click.UsageError(message, context)
+
+    jobs = []
+    for request in options.read_requests(models, run):
+        graph = read_graph(advisor(), request.model, dict(request.workload.shape))
+        jobs.append(Job(settled_request(request, graph), graph))
+    needs = [advisor().predict(job.graph, job.request.workload, [row])[0] for job in jobs]
+    colocation = advisor().colocate(needs, row)
     if is_fair:
         colocation = _with_fair_threads(jobs, colocation)
     if as_json:
@@ -75,39 +90,10 @@ def colocate(
     context.exit(0 if colocation.recommended else 1)
 
 
-def _require_one(context: click.Context, **options: bool) -> None:
-    """Refuse more than one of these options."""
-    names = [f"--{name}" for name, is_set in options.items() if is_set]
-    if len(names) > 1:
-        message = f"Options {names[0]} and {names[1]} must not be combined; got both. Leave one out."
-        raise click.UsageError(message, context)
-
-
-def _require_limits(context: click.Context, name: str) -> None:
-    why = why_unlimited(advisor().catalogue.find(name))
-    if why:
-        message = (
-            f"Option --fair must have a GPU on which MPS limits a job's threads; got '{name}', which is {why}."
-            " Leave --fair out."
-        )
-        raise click.UsageError(message, context)
-
-
-def _job(request: ModelRequest) -> Job:
-    graph = read_graph(advisor(), request.model, dict(request.workload.shape))
-    return Job(settled_request(request, graph), graph)
-
-
-def _colocation(jobs: Sequence[Job], name: str) -> tuple[list[GpuNeed], Colocation]:
-    """Return what each job needs alone, and what all do to each other."""
-    gpu = advisor().catalogue.find(name)
-    needs = [advisor().predict(job.graph, job.request.workload, [gpu])[0] for job in jobs]
-    return needs, advisor().colocate(needs, gpu)
-
-
 def _with_fair_threads(jobs: Sequence[Job], together: Colocation) -> Colocation:
     """Return the same jobs, each limited to its part of the threads by max-min fairness."""
     gpu, sizes = advisor().catalogue.find(together.gpu), allowed_percents(len(jobs))
+    # Each job's price of each part of the threads, beside as many others as there are.
     prices = []
     for job in jobs:
         (priced,) = advisor().price(job.graph, job.request.workload, [gpu], sizes)
@@ -134,48 +120,32 @@ def _with_fair_threads(jobs: Sequence[Job], together: Colocation) -> Colocation:
 
 
 def _show(jobs: Sequence[Job], needs: Sequence[GpuNeed], colocation: Colocation) -> None:
-    tables.show_title(f"{len(jobs)} jobs on one {colocation.gpu}")
-    tables.show("")
-    tables.show_rows(
-        COLUMNS,
-        [
+    """Print what each job keeps of its throughput, and whether sharing is worth it."""
+    figures = zip(
+        colocation.normalised_throughput, colocation.mps_thread_percent, colocation.memory_cap_bytes, strict=True
+    )
+    rows = []
+    for job, need, (throughput, percent, cap_bytes) in zip(jobs, needs, figures, strict=True):
+        run = job.request.workload
+        precision = [run.precision] if run.precision != Workload().precision else []
+        manner = [run.mode, f"batch {run.batch_size}", *precision, *documents.manner_words(run)]
+        rows.append(
             [
-                ", ".join((job.request.model, *_manner(job.request.workload))),
-                f"{figures.number(need.throughput_samples_per_s.value)} samples/s",
-                figures.share(throughput),
+                ", ".join([job.request.model, *manner]),
+                f"{tables.number_text(need.throughput_samples_per_s.value)} samples/s",
+                tables.share_text(throughput),
                 f"{percent} %",
                 gib(cap_bytes),
             ]
-            for job, need, throughput, percent, cap_bytes in zip(
-                jobs,
-                needs,
-                colocation.normalised_throughput,
-                colocation.mps_thread_percent,
-                colocation.memory_cap_bytes,
-                strict=True,
-            )
-        ],
-    )
+        )
 
-    tables.show("", *_verdict(colocation))
-
-
-def _manner(run: Workload) -> Iterator[str]:
-    """Yield how a job is run: always its mode and batch, else what is not as usual."""
-    yield run.mode
-    yield f"batch {run.batch_size}"
-    if run.precision != Workload().precision:
-        yield run.precision
-    yield from documents.manner_words(run)
-
-
-def _verdict(colocation: Colocation) -> list[str]:
-    return [
-        f"Together they do {_times(colocation.throughput_sum)} the work of one after the other.",
+    tables.show_title(f"{len(jobs)} jobs on one {colocation.gpu}")
+    tables.show("")
+    tables.show_rows(COLUMNS, rows)
+    work = tables.interval_text(colocation.throughput_sum, "x")
+    tables.show(
+        "",
+        f"Together they do {work} the work of one after the other.",
         "Their memory fits." if colocation.fits else "Their memory does not fit on one GPU.",
         f"Sharing is {'' if colocation.recommended else 'not '}recommended.",
-    ]
-
-
-def _times(figure: Interval) -> str:
-    return figures.plain(figure, "x")
+    )

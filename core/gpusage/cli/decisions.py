@@ -171,6 +171,7 @@ def latest(count: int, user: str) -> tuple[JobHistory, ...]:
             raise RequestError(message) from error
         return tuple((job, None, (), ()) for job in jobs[-count:][::-1])
 
+    # The managers are asked only for decisions whose jobs have not reported a run yet: they may take seconds.
     by_number = _jobs_by_number(user) if any(not runs for _, runs in entries) else {}
     return tuple(_entry(record, runs, by_number.get(record.number, [])) for record, runs in entries)
 
@@ -219,6 +220,7 @@ def _managed_jobs(*, job_id: str, user: str) -> list[AnnotatedJob]:
 
 def _with_records(jobs: Iterable[AnnotatedJob]) -> Iterator[JobHistory]:
     """Yield each job with its record; for a record that cannot be read, the mark is shown."""
+    # Who may not read the store still sees the marks of the jobs.
     store: DecisionStore | None = None
     with suppress(GpuUsageError):
         store = _store()
@@ -245,6 +247,7 @@ def _store() -> DecisionStore:
 
 def origins_of(user: str) -> tuple[str, ...]:
     """Return how records name *user*: by id if the manager gave one, else by name."""
+    # Records name a user as the manager does, by id or by name.
     if user.isdigit():
         return (f"uid {user}",)
     try:

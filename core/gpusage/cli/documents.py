@@ -107,6 +107,7 @@ def need(
         "notes": list(predicted.notes),
     }
 
+    # An estimate from earlier jobs has memory and utilization alone.
     if predicted.source == "history":  # of a job without a model nothing else is known
         unknown = ("step_time_s", "throughput_samples_per_s", "sm_activity", "dram_activity")
         document |= {"source": predicted.source, **dict.fromkeys(unknown)}

@@ -20,6 +20,7 @@ def gate(command: tuple[str, ...], gpu: str | None, *, serve: bool) -> None:
         click.echo(f"gpusage gate: not used: {words[0]} cannot import gpusage. Install it there.", err=True)
         words = command
 
+    # Variables of an outer gate must not reach this one.
     variables = {SERVE_VARIABLE: "1" if serve else "", GPU_VARIABLE: gpu or ""}
     environment = {name: value for name, value in os.environ.items() if name not in variables}
     environment |= {name: value for name, value in variables.items() if value}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
@@ -11,7 +10,6 @@ from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
 from gpusage.devices.nvml import LocalGpu, local_gpus
-from gpusage.plugins.hooks import Plugin
 from gpusage.plugins.loading import load_hooks
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, TERA, gib
@@ -34,6 +32,12 @@ LOCAL_COLUMNS = (
     tables.Column("memory"),
     tables.Column("NVML's name", is_left=True),
 )
+PLUGINS_SCHEMA = "gpusage.plugins/1"
+PLUGIN_COLUMNS = (
+    tables.Column("plugin", is_left=True),
+    tables.Column("package", is_left=True),
+    tables.Column("hooks", is_left=True),
+)
 LEGEND = "\nfp32 to bf16 are dense TFLOP/s; empty where the chip does not speed it up.\n"
 
 
@@ -45,13 +49,14 @@ def gpus(*, names: Sequence[str], local: bool, as_json: bool) -> None:
 
     catalogue = advisor().catalogue
     named = {row.name: row for row in map(catalogue.find, names)}  # once, however often and by whatever name
+    # Without names the whole catalogue.
     rows = [*named.values()] or [*catalogue]
     if local:
         show_local(local_gpus(catalogue), as_json=as_json)
     elif as_json:
         tables.print_json({"schema": GPUS_SCHEMA, "gpus": [documents.gpu(row) for row in rows]})
     else:
-        tables.show_rows(GPU_COLUMNS, [list(_gpu_cells(row)) for row in rows])
+        tables.show_rows(GPU_COLUMNS, [_gpu_cells(row) for row in rows])
         tables.show(LEGEND)
         tables.show_title("Sources")
         tables.show("\n".join(f"{row.name}: {row.source}" for row in rows))
@@ -79,60 +84,41 @@ def show_local(present: Sequence[LocalGpu], *, as_json: bool) -> None:
     tables.show_rows(LOCAL_COLUMNS, cells)
 
 
-def _gpu_cells(row: Gpu) -> Iterator[str]:
+def _gpu_cells(row: Gpu) -> list[str]:
+    # The short name is of the same family: a100-80gb, not its twin a800.
     shorter = sorted((alias for alias in row.aliases if len(alias) < len(row.name)), key=len)
-    family = row.name.partition("-")[0]  # a100-80gb, not its twin a800
-    yield row.name
-    yield next((alias for alias in shorter if alias.startswith(family)), next(iter(shorter), ""))
-    yield row.generation
-    yield gib(row.memory_bytes)
-    yield f"{row.bandwidth_bytes_per_s / GB:.0f}"
-    for precision in PRECISIONS:
-        rate = row.peak_flop_per_s.get(precision)
-        yield f"{rate / TERA:.4g}" if rate else ""
+    family = row.name.partition("-")[0]
+    short = next((alias for alias in shorter if alias.startswith(family)), next(iter(shorter), ""))
 
-    yield str(row.sm_count)
-    yield str(row.launch_year)
-
-
-PLUGINS_SCHEMA = "gpusage.plugins/1"
-PLUGIN_COLUMNS = (
-    tables.Column("plugin", is_left=True),
-    tables.Column("package", is_left=True),
-    tables.Column("hooks", is_left=True),
-)
+    rates = [row.peak_flop_per_s.get(precision) for precision in PRECISIONS]
+    return [
+        row.name,
+        short,
+        row.generation,
+        gib(row.memory_bytes),
+        f"{row.bandwidth_bytes_per_s / GB:.0f}",
+        *(f"{rate / TERA:.4g}" if rate else "" for rate in rates),
+        str(row.sm_count),
+        str(row.launch_year),
+    ]
 
 
 def list_plugins(*, as_json: bool) -> int:
-    """List the plugins, their hooks, and what is wrong with them."""
+    """List the plugins, their hooks, and what is wrong with them; return the exit status."""
     hooks = load_hooks()
     troubles = hooks.troubles()
     if as_json:
-        tables.print_json({"schema": PLUGINS_SCHEMA, "plugins": [_document(plugin) for plugin in hooks.plugins]})
-    else:
-        _show(hooks.plugins, troubles)
-    return int(bool(troubles))
+        names = ("name", "package", "version", "hooks", "trouble")
+        rows = [{name: getattr(plugin, name) for name in names} for plugin in hooks.plugins]
+        tables.print_json({"schema": PLUGINS_SCHEMA, "plugins": rows})
+        return int(bool(troubles))
 
-
-def _document(plugin: Plugin) -> dict[str, Any]:
-    return {
-        "name": plugin.name,
-        "package": plugin.package,
-        "version": plugin.version,
-        "hooks": list(plugin.hooks),
-        "trouble": plugin.trouble,
-    }
-
-
-def _show(plugins: Sequence[Plugin], troubles: Mapping[str, str]) -> None:
-    rows = [row for plugin in plugins for row in _rows(plugin)]
-    tables.show_rows(PLUGIN_COLUMNS, [[visible(cell) for cell in row] for row in rows])
+    cells = []
+    for plugin in hooks.plugins:  # a row for each hook; the first one names the plugin
+        first, *others = plugin.hooks or ("none: set aside" if plugin.trouble else "none",)
+        cells.append([plugin.name, f"{plugin.package} {plugin.version}".strip(), first])
+        cells += [["", "", hook] for hook in others]
+    tables.show_rows(PLUGIN_COLUMNS, [[visible(cell) for cell in row] for row in cells])
     for trouble in troubles.values():
         click.echo(f"\n{visible(trouble)}")
-
-
-def _rows(plugin: Plugin) -> Iterator[tuple[str, str, str]]:
-    """Yield a row for each hook; the first one names the plugin."""
-    first, *others = plugin.hooks or ("none: set aside" if plugin.trouble else "none",)
-    yield plugin.name, f"{plugin.package} {plugin.version}".strip(), first
-    yield from (("", "", hook) for hook in others)
+    return int(bool(troubles))

@@ -8,9 +8,6 @@ import click
 
 from gpusage.cli import options
 from gpusage.cli.program import run_by
-from gpusage_hooks.errors import RequestError
-from gpusage_hooks.job_keys import JOB_KEYS
-from gpusage_hooks.job_values import Duration, Text
 
 PREDICT_EXAMPLES = """\b
 Examples:
@@ -58,36 +55,13 @@ Examples:
 """
 
 
-def _read_sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
-    """Return batch sizes joined by commas, each once, in their order."""
-    size, words = click.IntRange(1, 10**9), text.split(",") if text is not None else ()
-    sizes: list[int] = [size(word.strip(), parameter, context) for word in words]
-    return tuple(dict.fromkeys(sizes))
-
-
-def _read_rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Return requests a second, written ``5`` or ``5/s``."""
-    return None if text is None else _read_value(JOB_KEYS["rate"].kind, "rate", text)
-
-
-def _read_latency(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    return None if text is None else _read_value(Duration("200ms"), "p99", text)
-
-
-def _read_value(kind: Text, key: str, text: str) -> float:
-    try:
-        return float(kind.parse(key, text))
-    except RequestError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @click.command(epilog=PREDICT_EXAMPLES)
 @options.models_argument
 @options.gpu_option(multiple=True)
 @click.option(
     "--batch",
     "batches",
-    callback=_read_sizes,
+    callback=options.read_sizes,
     metavar="N[,N...]",
     help="Samples per step on one GPU; several, joined by commas, are predicted one by one.  [default: 1]",
 )
@@ -143,14 +117,14 @@ def _read_value(kind: Text, key: str, text: str) -> float:
     "--rate",
     "requests_per_s",
     metavar="N/s",
-    callback=_read_rate,
+    callback=options.read_rate,
     help="With --serve: compute how many GPUs, or which share of one, serve this many requests per second.",
 )
 @click.option(
     "--p99",
     "first_token_s",
     metavar="TIME",
-    callback=_read_latency,
+    callback=options.read_latency,
     help="With --rate: the time, such as 200ms, within which 99 of 100 requests have their first token.",
 )
 @options.json_option

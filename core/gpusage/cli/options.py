@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from gpusage_hooks.comment import is_model_name, parse_model
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, STEP_SETTINGS, JobKey
-from gpusage_hooks.job_values import MAXIMUM_COUNT, Count, Sizes, Switch, Words, usual_word
+from gpusage_hooks.job_values import MAXIMUM_COUNT, Count, Duration, Sizes, Switch, Text, Words, usual_word
 from gpusage_hooks.types import ModelRequest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -49,6 +49,7 @@ def job_options(*names: str) -> Callable[[Function], Function]:
     rows = [JOB_KEYS[name] for name in names] or [row for row in JOB_KEYS.values() if row.name not in _COMMENT_ONLY]
 
     def add(function: Function) -> Function:
+        # Decorators apply from the bottom up: reversed, the help lists the options in the table's order.
         for row in reversed(rows):
             function = _job_option(row)(function)
         return function
@@ -68,6 +69,7 @@ def _job_option(row: JobKey) -> Callable[[Function], Function]:
     if isinstance(row.kind, Count):
         return click.option(name, row.name, type=click.IntRange(1, MAXIMUM_COUNT), metavar=row.form, help=text)
 
+    # A model may have several inputs, each with its shape.
     is_multiple = isinstance(row.kind, Sizes)
     check = partial(_checked, row)
     return click.option(name, row.name, metavar=row.form, multiple=is_multiple, callback=check, help=text)
@@ -129,9 +131,34 @@ def read_duration(_: click.Context, __: click.Parameter, text: str | None) -> fl
         raise click.BadParameter(message) from error
 
 
+def read_sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Return batch sizes joined by commas, each once, in their order."""
+    size, words = click.IntRange(1, 10**9), text.split(",") if text is not None else ()
+    sizes: list[int] = [size(word.strip(), parameter, context) for word in words]
+    return tuple(dict.fromkeys(sizes))
+
+
+def read_rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """Return requests a second, written ``5`` or ``5/s``."""
+    return None if text is None else _read_value(JOB_KEYS["rate"].kind, "rate", text)
+
+
+def read_latency(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """Return the seconds of a short time, such as ``200ms``."""
+    return None if text is None else _read_value(Duration("200ms"), "p99", text)
+
+
+def _read_value(kind: Text, key: str, text: str) -> float:
+    try:
+        return float(kind.parse(key, text))
+    except RequestError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return model files and folders that begin with *incomplete*; a folder that stands alone is looked into."""
     matches = list(_model_paths(incomplete))
+    # A folder with one entry is no choice: a shell goes on to what is inside.
     while len(matches) == 1 and matches[0].endswith("/"):
         inside = list(_model_paths(matches[0]))
         if not inside:
@@ -241,6 +268,7 @@ def _model_paths(incomplete: str) -> Iterable[str]:
     except OSError:
         return
     for entry in entries:
+        # Hidden files are completed only where the user wrote the dot, as shells do.
         if not entry.name.startswith(start) or (entry.name.startswith(".") and not start):
             continue
         if entry.is_dir():

@@ -8,13 +8,13 @@ nobody's model is read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from gpusage.cli import documents, figures, options, tables
+from gpusage.cli import documents, options, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.decisions import present
 from gpusage.cli.user_file import read_text
@@ -39,22 +39,23 @@ def recorded_need(record: DecisionRecord | None, gpu: Gpu) -> GpuNeed | None:
 
 
 def left_out(jobs: Iterable[tuple[AnnotatedJob, DecisionRecord | None]], gpu: Gpu) -> list[LeftOut]:
-    """Return those of *jobs*, given with their records, of which nothing is predicted for *gpu*."""
-    return [LeftOut(job, _left_out_reason(record)) for job, record in jobs if recorded_need(record, gpu) is None]
+    """Return those of *jobs*, each with its record, for which nothing is predicted on *gpu*."""
+    missed = []
+    for job, record in jobs:
+        if recorded_need(record, gpu) is not None:
+            continue
+        need = record.decision.need if record else None
+        why = "with no record that you may read" if record is None else "predicted for no GPU"
+        missed.append(LeftOut(job, why if need is None else f"predicted for {need.gpu}"))
+    return missed
 
 
 def note(jobs: Sequence[LeftOut], gpu: Gpu) -> str:
     """Return how many are left out and why, as one sentence; empty where none is."""
+    # The commonest reason first: it is the one to cure.
     reasons = [f"{count} {why}" for why, count in Counter(each.why for each in jobs).most_common()]
     number = f"{len(jobs)} {'job is' if len(jobs) == 1 else 'jobs are'}"
     return f"{number} left out, with no prediction for {gpu.name} in the store: {', '.join(reasons)}." if jobs else ""
-
-
-def _left_out_reason(record: DecisionRecord | None) -> str:
-    if record is None:
-        return "with no record that you may read"
-    need = record.decision.need
-    return "predicted for no GPU" if need is None else f"predicted for {need.gpu}"
 
 
 SCHEMA = "gpusage.partners/1"
@@ -123,56 +124,51 @@ def rank(
         raise click.UsageError(message, context)
 
     row = advisor().catalogue.find(gpu)
-    (target,) = options.read_requests(models, run)
+    target = options.read_request(models[0], run)
     own = _need(target, row, Path())
-    jobs = () if isinstance(source, Path) else present(source)
-    unranked = _of_file(source, own, row, run) if isinstance(source, Path) else _of_jobs(jobs, own, row)
-    ranked, missed = sorted(unranked, key=_order), left_out(jobs, row)
+    missed: list[LeftOut] = []
+    if isinstance(source, Path):
+        candidates = _partners_in_file(source, own, row, run)
+    else:
+        jobs = present(source)
+        missed = left_out(jobs, row)
+        candidates = [
+            Partner(record.model or "", advisor().colocate([own, need_alone(need)], row), job)
+            for job, record in jobs
+            if record is not None and (need := recorded_need(record, row)) is not None
+        ]
+
+    # Those that fit and are recommended come first, then those that do most work.
+    ranked = sorted(
+        candidates,
+        key=lambda each: (not each.together.fits, not each.together.recommended, -each.together.throughput_sum.value),
+    )
     if as_json:
-        partners = {"partners": _documents(ranked), "left_out": _left_out_documents(missed)}
+        rows = [{"job_id": each.job.job_id, "user": each.job.user, "why": each.why} for each in missed]
+        partners = {"partners": [_document(each) for each in ranked], "left_out": rows}
         tables.print_json({"schema": SCHEMA, "gpu": row.name, "target": target.model, **partners})
     else:
         _show(target, ranked, row, note(missed, row))
     return any(each.together.recommended for each in ranked)
 
 
-def _order(partner: Partner) -> tuple[bool, bool, float]:
-    """Return what to sort by: those that fit and are recommended first, then the most work."""
-    together = partner.together
-    return not together.fits, not together.recommended, -together.throughput_sum.value
-
-
-def _of_file(path: Path, own: GpuNeed, gpu: Gpu, run: Run) -> Iterator[Partner]:
-    return (_partner(line, number, own, gpu, path, run) for number, line in _lines(path))
-
-
-def _of_jobs(jobs: Iterable[tuple[AnnotatedJob, DecisionRecord | None]], own: GpuNeed, gpu: Gpu) -> Iterator[Partner]:
-    """Yield those of *jobs* whose need was recorded for *gpu*."""
-    for job, record in jobs:
-        need = recorded_need(record, gpu)
-        if record is not None and need is not None:
-            yield Partner(record.model or "", advisor().colocate([own, need_alone(need)], gpu), job)
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    """Return the models of a file with the numbers of their lines."""
-    text = read_text(path, "Candidates file")
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
-    models = [(number, line) for number, line in lines if line and not line.startswith("#")]
-    if not models:
+def _partners_in_file(path: Path, own: GpuNeed, gpu: Gpu, run: Run) -> list[Partner]:
+    """Return the models of the file at *path*, one a line, beside the target, which needs *own*."""
+    partners = []
+    for number, text in enumerate(read_text(path, "Candidates file").splitlines(), start=1):
+        line = text.strip()
+        if not line or line.startswith("#"):
+            continue
+        try:
+            need = _need(options.read_request(line, run), gpu, path.parent)
+        except GpuUsageError as error:
+            message = f"Line {number} of candidates file {str(path)!r} must be a model that can be read; got: {error}"
+            raise RequestError(message) from error
+        partners.append(Partner(line, advisor().colocate([own, need], gpu)))
+    if not partners:
         message = f"Candidates file {str(path)!r} must have at least one model, one per line; got none. Add one."
         raise RequestError(message)
-    return models
-
-
-def _partner(line: str, number: int, own: GpuNeed, gpu: Gpu, path: Path, run: Run) -> Partner:
-    try:
-        (request,) = options.read_requests([line], run)
-        need = _need(request, gpu, path.parent)
-    except GpuUsageError as error:
-        message = f"Line {number} of candidates file {str(path)!r} must be a model that can be read; got: {error}"
-        raise RequestError(message) from error
-    return Partner(line, advisor().colocate([own, need], gpu))
+    return partners
 
 
 def _need(request: ModelRequest, gpu: Gpu, folder: Path) -> GpuNeed:
@@ -180,23 +176,17 @@ def _need(request: ModelRequest, gpu: Gpu, folder: Path) -> GpuNeed:
     return advisor().predict(graph, settled(request.workload, request.named, graph), [gpu])[0]
 
 
-def _documents(ranked: Sequence[Partner]) -> list[dict[str, Any]]:
-    return [
-        {
-            "model": each.model,
-            **({"job_id": each.job.job_id, "user": each.job.user} if each.job else {}),
-            "throughput_sum": documents.interval(each.together.throughput_sum),
-            "target": documents.interval(each.together.normalised_throughput[0]),
-            "partner": documents.interval(each.together.normalised_throughput[1]),
-            "fits": each.together.fits,
-            "recommended": each.together.recommended,
-        }
-        for each in ranked
-    ]
-
-
-def _left_out_documents(missed: Sequence[LeftOut]) -> list[dict[str, str]]:
-    return [{"job_id": each.job.job_id, "user": each.job.user, "why": each.why} for each in missed]
+def _document(partner: Partner) -> dict[str, Any]:
+    together, job = partner.together, partner.job
+    return {
+        "model": partner.model,
+        **({"job_id": job.job_id, "user": job.user} if job else {}),
+        "throughput_sum": documents.interval(together.throughput_sum),
+        "target": documents.interval(together.normalised_throughput[0]),
+        "partner": documents.interval(together.normalised_throughput[1]),
+        "fits": together.fits,
+        "recommended": together.recommended,
+    }
 
 
 def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu, missed: str) -> None:
@@ -211,9 +201,9 @@ def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu, missed: str
         [
             [
                 each.name,
-                figures.plain(each.together.throughput_sum, "x"),
-                figures.share(each.together.normalised_throughput[0]),
-                figures.share(each.together.normalised_throughput[1]),
+                tables.interval_text(each.together.throughput_sum, "x"),
+                tables.share_text(each.together.normalised_throughput[0]),
+                tables.share_text(each.together.normalised_throughput[1]),
                 "yes" if each.together.fits else "no",
                 "yes" if each.together.recommended else "no",
             ]

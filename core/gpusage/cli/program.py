@@ -60,6 +60,7 @@ class BuiltIn(NamedTuple):
 
 
 _MODELS, _JOBS = "gpusage.cli.model_commands", "gpusage.cli.job_commands"
+# In the order of the list that --help prints.
 BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
     {
         "predict": BuiltIn(f"{_MODELS}:predict", "What models need on GPUs: time, memory, utilization."),
@@ -125,6 +126,7 @@ class LazyGroup(click.Group):
         place, summary = BUILT_IN[cmd_name]
         module, _, attribute = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        # The list shows this line without the import; the command's own help must not differ.
         command.short_help = summary
         return command
 
@@ -188,6 +190,7 @@ class LazyGroup(click.Group):
         """Run a command line, and leave with the exit status that its outcome has."""
         arguments = list(sys.argv[1:] if args is None else args)
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # or numpy starts a thread a core of a large login node
+        # Click would print errors and exit by itself; ours have a sentence and a status of their own.
         extra["standalone_mode"] = False
         run = super().main
         sys.exit(exit_status(lambda: run(arguments, prog_name or "gpusage", *rest, **extra), arguments))
@@ -267,6 +270,7 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
     except GpuUsageError as error:
         return report_failure(error.code, str(error), INPUT, arguments)
     except OSError as error:
+        # A full disk is the user's to cure; any other error of the system that comes here is our bug.
         if error.errno != errno.ENOSPC:
             return _report_bug(error, arguments)
         discard_output()
@@ -321,6 +325,7 @@ def report_failure(code: str, message: str, status: int, arguments: Sequence[str
 
 def discard_output() -> None:
     """Send the rest of standard output nowhere, so that Python's own exit prints no second error."""
+    # Python flushes standard output when it exits, and would fail once more.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

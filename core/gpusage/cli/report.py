@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +20,6 @@ from gpusage.cli.decisions import origins_of, user_name
 from gpusage.cli.predicting.money import site_prices
 from gpusage.cli.user_file import page_origin, write_output
 from gpusage.decisions.advisor import Advisor, make_advisor
-from gpusage.devices.catalogue import Catalogue
 from gpusage.plugins.loading import installed_managers
 from gpusage.reports import lines, page
 from gpusage.reports.amounts import rates_of
@@ -33,7 +31,7 @@ from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
 from gpusage.store.rows import Observation
 from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
-from gpusage_hooks.types import Cluster, DecisionRecord, Gpu, Usage
+from gpusage_hooks.types import DecisionRecord, Gpu, Usage
 
 Form = Literal["text", "json"]
 SCHEMA = "gpusage.report/1"
@@ -51,7 +49,13 @@ def report(
         message = "Option '--month' must be without '--since'; got both. Leave one of them out."
         raise click.UsageError(message)
     else:
-        period = replace(_read_month(month, now_s), user=user)
+        match = re.fullmatch(r"(\d{4})-(0[1-9]|1[0-2])", month)
+        is_month = match is not None and int(match[1]) > EPOCH_YEAR
+        read = period_of_month(int(match[1]), int(match[2]), now_s) if match and is_month else None
+        if read is None or read.since_s >= now_s:
+            message = f"Option '--month' must be a month that has begun, such as 2026-10; got {month!r}. Change it."
+            raise click.UsageError(message)
+        period = replace(read, user=user)
 
     if "text" in forms:
         if not user or output is not None or by or "json" in forms:
@@ -63,15 +67,6 @@ def report(
         show_user_text(period)
     else:
         show_report(period, output, by=by, as_json="json" in forms)
-
-
-def _read_month(text: str, now_s: float) -> Period:
-    match = re.fullmatch(r"(\d{4})-(0[1-9]|1[0-2])", text)
-    period = period_of_month(int(match[1]), int(match[2]), now_s) if match and int(match[1]) > EPOCH_YEAR else None
-    if period is None or period.since_s >= now_s:
-        message = f"Option '--month' must be a month that has begun, such as 2026-10; got {text!r}. Change it."
-        raise click.UsageError(message)
-    return period
 
 
 def show_user_text(period: Period) -> None:
@@ -95,6 +90,7 @@ def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] 
         return
 
     show(made, by)
+    # An empty report most often is of the wrong store.
     if not made.decisions and not made.run_count:
         tables.show(describe_location(load_configuration().store.url))
 
@@ -108,15 +104,27 @@ def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
     configuration = load_configuration()
     advisor = make_advisor().configured(configuration)
     prices = site_prices(advisor.catalogue)
+    # Of the previous period as well: the report compares the two.
     records, observations, troubles = _read_runs(period, configuration.store.url, advisor)
-    managers = () if prices else dict.fromkeys(each.usage.manager for each in observations)
-    rates = rates_of(prices, _clusters(advisor, managers))
-    rules = ReportRules(
-        least_sampled_s=configuration.learning.least_sampled_s,
-        sharing=configuration.sharing,
-        find_gpu=partial(_find_gpu, advisor.catalogue),
-    )
 
+    # Without prices hours are weighed as the managers bill them, which takes their clusters.
+    clusters = []
+    for manager in () if prices else dict.fromkeys(each.usage.manager for each in observations):
+        with suppress(GpuUsageError):  # this host may not be able to ask it
+            cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
+            clusters += [cluster] if cluster is not None else []
+
+    def find_gpu(name: str) -> Gpu | None:
+        """Return the row of the GPU that a node named; ``None`` where it is in no catalogue."""
+        try:
+            return advisor.catalogue.find(name)
+        except DeviceError:
+            return None
+
+    rates = rates_of(prices, clusters)
+    rules = ReportRules(
+        least_sampled_s=configuration.learning.least_sampled_s, sharing=configuration.sharing, find_gpu=find_gpu
+    )
     made = msgspec.structs.replace(report_of(records, observations, rates, period, rules), unaccounted=troubles)
     return made, [each for each in observations if each.usage.ended_at_s >= period.since_s]
 
@@ -160,23 +168,6 @@ def _read_runs(
         [each for each in observations if each.usage.ended_at_s <= until_s],
         troubles,
     )
-
-
-def _find_gpu(catalogue: Catalogue, name: str) -> Gpu | None:
-    """Return the row of the GPU that a node named; ``None`` where it is in no catalogue."""
-    try:
-        return catalogue.find(name)
-    except DeviceError:
-        return None
-
-
-def _clusters(advisor: Advisor, managers: Iterable[str]) -> Iterator[Cluster]:
-    """Yield the clusters of *managers* that this host can ask."""
-    for manager in managers:
-        with suppress(GpuUsageError):
-            cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
-            if cluster is not None:
-                yield cluster
 
 
 def document(made: Report) -> dict[str, Any]:

@@ -23,7 +23,13 @@ class Script:
 
 def read_scripts(paths: Sequence[Path]) -> tuple[Script, ...]:
     """Return the job scripts at *paths*, each read once, for it may be a pipe."""
-    return tuple(_script(str(path)) for path in paths)
+    scripts = []
+    for path in map(str, paths):
+        try:
+            scripts.append(Script(path=path, text=read_script(path)))
+        except RequestError as error:  # noqa: PERF203 - one that cannot be read does not hide the others
+            scripts.append(Script(path=path, error=error))
+    return tuple(scripts)
 
 
 def read_script(path: str) -> str:
@@ -33,6 +39,7 @@ def read_script(path: str) -> str:
         RequestError: It cannot be read, or is larger than a job script is.
     """
     try:
+        # At most one byte more than the limit: a device or a pipe may never end.
         with Path(path).open("rb") as file:
             content = file.read(MAXIMUM_SCRIPT_BYTES + 1)
     except OSError as error:
@@ -59,27 +66,8 @@ def manager_of(scripts: Sequence[Script], managers: Mapping[str, Manager], name:
     """
     possible = {manager.name: manager for manager in managers.values() if manager.directive}
     if name is not None:
-        return _manager_by_name(name, possible)
-
-    meant = [manager for manager in possible.values() if any(manager.has_lines_in(each.text) for each in scripts)]
-    chosen = meant or list(possible.values())
-    if len(chosen) == 1:
-        return chosen[0]
-    lines = " or ".join(f"{manager.directive} ({manager.title})" for manager in possible.values()) or "if one is here"
-    met = " and ".join(str(manager.directive) for manager in meant) or "none"
-    message = f"Scripts must have lines of one workload manager, {lines}; got {met}. Name it with --manager."
-    raise RequestError(message)
-
-
-def _script(path: str) -> Script:
-    try:
-        return Script(path=path, text=read_script(path))
-    except RequestError as error:
-        return Script(path=path, error=error)
-
-
-def _manager_by_name(name: str, possible: Mapping[str, Manager]) -> Manager:
-    if name not in possible:
+        if name in possible:
+            return possible[name]
         known = ", ".join(possible) or "none"
         message = (
             f"Workload manager {name!r} must be installed and have job scripts; these do: {known}. Change --manager, "
@@ -87,4 +75,13 @@ def _manager_by_name(name: str, possible: Mapping[str, Manager]) -> Manager:
         )
         raise RequestError(message)
 
-    return possible[name]
+    # Without any line a script is for the only manager that there is.
+    meant = [manager for manager in possible.values() if any(manager.has_lines_in(each.text) for each in scripts)]
+    chosen = meant or list(possible.values())
+    if len(chosen) == 1:
+        return chosen[0]
+
+    lines = " or ".join(f"{manager.directive} ({manager.title})" for manager in possible.values()) or "if one is here"
+    met = " and ".join(str(manager.directive) for manager in meant) or "none"
+    message = f"Scripts must have lines of one workload manager, {lines}; got {met}. Name it with --manager."
+    raise RequestError(message)

@@ -14,6 +14,16 @@ from gpusage.service.client import find_status
 from gpusage.settings.configuration import DaemonSettings
 from gpusage.settings.configuration_file import read_configuration
 
+Table = Mapping[str, Any]
+"""A part of the daemon's answer."""
+
+_MISSED = {
+    "silent": "not answered in time",
+    "rest": "not asked, in the pause after several missing answers",
+    "unreachable": "while gpusaged was not running",
+    "strange": "with an invalid answer",
+}
+
 
 def show_status(*, as_json: bool) -> None:
     """Show what gpusaged on this host sees: its mode, its clusters, and how many decisions it has made."""
@@ -29,17 +39,6 @@ def show_status(*, as_json: bool) -> None:
         click.echo(visible_lines(line))
 
 
-Table = Mapping[str, Any]
-"""A part of the daemon's answer."""
-
-_MISSED = {
-    "silent": "not answered in time",
-    "rest": "not asked, in the pause after several missing answers",
-    "unreachable": "while gpusaged was not running",
-    "strange": "with an invalid answer",
-}
-
-
 def daemon_lines(status: Table) -> Iterator[str]:
     """Yield how the daemon fares."""
     request_handler, records = status.get("asks", {}), status.get("records", {})
@@ -48,13 +47,29 @@ def daemon_lines(status: Table) -> Iterator[str]:
     yield f"gpusaged {status.get('version')}, up {status.get('uptime_s')} s, mode {status.get('mode')}{where}"
     switch = status.get("kill_switch", {})
     yield f"kill switch: {'ON' if switch.get('on') else 'off'} ({switch.get('path')})"
-    yield _configuration(status.get("configuration", {}))
+    configuration = status.get("configuration", {})
+    error = configuration.get("error")
+    trouble = f"; not usable, the last good one is in force: {error}" if error else ""
+    yield f"configuration: {configuration.get('path')}{trouble}"
+
     yield "questions: " + ", ".join(f"{name} {count}" for name, count in request_handler.items())
     missed = ", ".join(f"{count} {_MISSED.get(why, why)}" for why, count in status.get("missed", {}).items() if count)
     yield f"left unchanged without an answer: {missed or 'none'}"
     yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)
-    yield from _monitored_jobs(status.get("job_monitor", {}))
-    yield from _usage(status.get("usage", {}))
+
+    jobs, usage = status.get("job_monitor", {}), status.get("usage", {})
+    if jobs.get("turned_back"):
+        yield f"restored, because they could not start as a share: {jobs['turned_back']} jobs"
+    if jobs.get("requeued"):
+        yield f"run again with a whole GPU, because they ran out of memory in their share: {jobs['requeued']} jobs"
+    if jobs.get("error"):
+        yield f"rewritten jobs cannot be checked: {jobs['error']}"
+    yield from jobs.get("stuck", ())
+    yield from jobs.get("not_requeued", ())
+    if usage.get("recorded"):
+        yield f"usage of ended jobs kept: {usage['recorded']}"
+    if usage.get("error"):
+        yield f"usage of ended jobs cannot be collected: {usage['error']}"
 
 
 def cluster_lines(
@@ -76,32 +91,9 @@ def cluster_lines(
 
     yield f"{title} {cluster['version']}, seen {cluster['age_s']} s ago:"
     for pool in cluster["pools"]:
+        # A pool without a number of units is not divided by the manager.
         share = f"shared in {pool['mps_per_gpu']} units" if pool["mps_per_gpu"] else "not shared"
         free = f"{pool['free_gpu_count']} of {pool['gpu_count']} free"
         yield f"  {pool['site_type']} ({pool['gpu'] or 'not in the catalogue'}): {free}, {share}{more_words(pool)}"
     yield from (f"  note: {note}" for note in cluster["notes"])
     yield from (f"  not shared: {why}" for why in cluster.get("unshared", {}).values())
-
-
-def _configuration(table: Table) -> str:
-    error = table.get("error")
-    trouble = f"; not usable, the last good one is in force: {error}" if error else ""
-    return f"configuration: {table.get('path')}{trouble}"
-
-
-def _monitored_jobs(table: Table) -> Iterator[str]:
-    if table.get("turned_back"):
-        yield f"restored, because they could not start as a share: {table['turned_back']} jobs"
-    if table.get("requeued"):
-        yield f"run again with a whole GPU, because they ran out of memory in their share: {table['requeued']} jobs"
-    if table.get("error"):
-        yield f"rewritten jobs cannot be checked: {table['error']}"
-    yield from table.get("stuck", ())
-    yield from table.get("not_requeued", ())
-
-
-def _usage(table: Table) -> Iterator[str]:
-    if table.get("recorded"):
-        yield f"usage of ended jobs kept: {table['recorded']}"
-    if table.get("error"):
-        yield f"usage of ended jobs cannot be collected: {table['error']}"

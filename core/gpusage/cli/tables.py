@@ -1,4 +1,7 @@
-"""Tables and text for people: as wide as the terminal, coloured only where there is one and NO_COLOR is unset."""
+"""Text for people: figures with their intervals, and tables as wide as the terminal.
+
+Colours appear only where there is a terminal and NO_COLOR is unset.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gpusage.boundary.printable_text import visible_lines
+from gpusage_hooks.types import Interval
+from gpusage_hooks.units import GIB, LONG_S, MIB, time_scale
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
 
 WIDTH_WITHOUT_TERMINAL = 120
 _UNBOUNDED = 10_000
+_COUNTS = ((1e3, 1.0, ""), (1e6, 1e-3, "k"), (1e9, 1e-6, "M"), (1e12, 1e-9, "G"), (float("inf"), 1e-12, "T"))
 
 
 def print_json(document: object) -> None:
@@ -46,6 +52,7 @@ def show(*parts: str | Table, style: str = "", least_width: int = 0) -> None:
     """Print *parts* one below the other, through click, so that a closed pipe is an ordinary error."""
     screen = console()
     screen.width = max(screen.width, least_width)
+    # rich writes on its own: captured, the text goes through click, whose errors we handle.
     with screen.capture() as capture:
         for part in parts:
             screen.print(visible_lines(part) if isinstance(part, str) else part, style=style)
@@ -77,6 +84,7 @@ def show_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         rows: Cells; in a column of numbers, an interval is written `` (low-high)`` at a cell's end.
     """
     screen = console()
+    # The first form that fits is taken; a file has no width, so that it gets the second at most.
     for number, (chosen, table) in enumerate(_forms(columns, rows)):
         width = screen.measure(table, options=screen.options.update(max_width=_UNBOUNDED)).maximum
         if width <= screen.width or (number and not has_width()):
@@ -102,6 +110,7 @@ def filled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> tuple[Se
 def _forms(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[Column], Table]]:
     """Yield columns and table of each form, the widest first."""
     yield columns, _table(columns, rows, gap=2)
+    # From here on intervals stand below their values, and optional columns go, the last one first.
     wide = list(columns)
     while True:
         folded = [
@@ -137,3 +146,63 @@ def _paragraph(columns: Sequence[Column], row: Sequence[str]) -> str:
     """Return a row as lines: the first cell is the title, empty cells are left out."""
     cells = zip(columns[1:], row[1:], strict=True)
     return "\n".join([row[0], *(f"  {column.title}: {cell}" for column, cell in cells if cell)])
+
+
+def time_text(figure: Interval) -> str:
+    """Return seconds as, for example, ``197 ms (170-231)``."""
+    scale, unit = time_scale(figure.value)
+    return f"{number_text(figure.value * scale)} {unit} {_ends(figure, scale)}"
+
+
+def seconds_text(value_s: float) -> str:
+    """Return seconds without an interval, for example ``197 ms`` or, from ten minutes on, ``1 h 5 min``."""
+    if value_s >= LONG_S:
+        return duration_text(value_s)
+    scale, unit = time_scale(value_s)
+    return f"{number_text(value_s * scale)} {unit}"
+
+
+def duration_text(time_s: float) -> str:
+    """Return how long a run takes, as people read it: ``45 s``, ``12 min``, ``1 h 5 min``."""
+    minutes = round(time_s / 60)
+    if time_s < 60:  # seconds of a minute
+        return f"{max(0.0, time_s):.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # of an hour
+
+
+def size_text(value_bytes: float) -> str:
+    """Return bytes without an interval, for example ``6.1 GiB`` or ``98 MiB``."""
+    return f"{value_bytes / GIB:.1f} GiB" if abs(value_bytes) >= GIB else f"{value_bytes / MIB:.0f} MiB"
+
+
+def memory_text(figure: Interval) -> str:
+    """Return bytes as, for example, ``6.1 GiB (5.6-6.9)``."""
+    return f"{figure.value / GIB:.1f} GiB ({figure.low / GIB:.1f}-{figure.high / GIB:.1f})"
+
+
+def share_text(figure: Interval) -> str:
+    """Return a share of 0 to 1 as, for example, ``31 % (24-39)``."""
+    return f"{100 * figure.value:.0f} % ({100 * figure.low:.0f}-{100 * figure.high:.0f})"
+
+
+def interval_text(figure: Interval, unit: str = "") -> str:
+    """Return a figure with *unit* right behind it, for example ``1.08x (0.95-1.23)``; no ends where they are exact."""
+    exact = figure.low == figure.value == figure.high
+    return f"{number_text(figure.value)}{unit}" + ("" if exact else f" {_ends(figure, 1.0)}")
+
+
+def number_text(value: float) -> str:
+    """Return *value* with three digits, never with an exponent."""
+    # The limits lie half a digit below 10 and 100: 9.996 is written 10.0.
+    digits = next((digits for limit, digits in ((9.995, 2), (99.95, 1)) if abs(value) < limit), 0)
+    return f"{value:.{digits}f}"
+
+
+def count_text(value: float) -> str:
+    """Return a large count with the SI letter behind it, for example ``25.6 M``."""
+    scale, suffix = next((scale, suffix) for limit, scale, suffix in _COUNTS if abs(value) < limit)
+    return f"{number_text(value * scale) if suffix else f'{value:g}'} {suffix}".rstrip()
+
+
+def _ends(figure: Interval, scale: float) -> str:
+    return f"({number_text(figure.low * scale)}-{number_text(figure.high * scale)})"

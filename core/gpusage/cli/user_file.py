@@ -41,6 +41,7 @@ def read_text(path: Path, name: str, maximum_bytes: int = MAXIMUM_BYTES) -> str:
         RequestError: It cannot be read, is too large, or is no UTF-8 text.
     """
     try:
+        # Windows editors begin a file with a byte order mark, which TOML and JSON refuse.
         return _content(path, name, maximum_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         message = f"{name} {str(path)!r} must be UTF-8 text; got byte {error.start} of another kind. Convert it."
@@ -92,6 +93,7 @@ def refusal(error: MismatchError, where: str, cure: str) -> RequestError:
         where: In which document, for people: ``cluster 'site.toml', pool 2``.
         cure: What to do where the key is a known one.
     """
+    # At most 80 characters of a value: the sentence must stay one line.
     value = "nothing" if error.value is None else f"{error.value!r:.80}"
     return RequestError(f"Key {error.key!r} of {where} must be {error.rule}; got {value}. {error.hint or cure}")
 
@@ -130,6 +132,7 @@ def write_output(path: Path, text: str) -> None:
 
 def page_origin() -> Origin:
     """Return where a page of this process is from; ``SOURCE_DATE_EPOCH`` sets its time, to compare pages."""
+    # The reproducible-builds.org variable: two pages of one command then are equal.
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.now().astimezone()
     if epoch.isdecimal():

@@ -55,26 +55,10 @@ def memory_cap_bytes(memory_bytes: float, share_percent: int) -> int:
         memory_bytes: Of the whole GPU.
         share_percent: 1 to 100.
     """
-    return _usable_mib(memory_bytes) * share_percent // WHOLE_PERCENT * MIB
-
-
-def least_share_percent(needed_bytes: float, memory_bytes: float) -> int:
-    """Return the smallest share, in percent, whose cap holds *needed_bytes*; above 100 if none does.
-
-    Args:
-        needed_bytes: At least 0.
-        memory_bytes: Of the whole GPU.
-    """
-    # Rounded up, as caps are rounded down.
-    needed_mib, usable_mib = int(-(-needed_bytes // MIB)), _usable_mib(memory_bytes)
-    if usable_mib <= 0:
-        return WHOLE_PERCENT + 1
-    return max(-(-WHOLE_PERCENT * needed_mib // usable_mib), 1)
-
-
-def _usable_mib(memory_bytes: float) -> int:
-    memory_mib = int(memory_bytes // MIB)  # as `gpusage-mps` counts, in whole MiB
-    return max(memory_mib - RESERVE_MIB - memory_mib * RESERVE_PER_THOUSAND // 1000, 0)
+    # In whole MiB and in this order, because a node's shell and Java round in the same places.
+    memory_mib = int(memory_bytes // MIB)
+    usable_mib = max(memory_mib - RESERVE_MIB - memory_mib * RESERVE_PER_THOUSAND // 1000, 0)
+    return usable_mib * share_percent // WHOLE_PERCENT * MIB
 
 
 def share_of(gpu: Gpu, percent: int) -> Gpu:

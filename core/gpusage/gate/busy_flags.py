@@ -131,7 +131,7 @@ def process_flags() -> BusyFlags:
 
 
 def usable_flags() -> BusyFlags | None:
-    """Return this process's flags; ``None``, with one line in the log, where there can be none."""
+    """Return this process's flags; ``None``, with a line in the log, where there can be none."""
     try:
         return process_flags()
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""A light recorder of one training step: the time of each part forward and backward; imported only with PyTorch.
+"""A light recorder of a training step: the time of each part forward and backward; imported only with PyTorch.
 
 It stamps the beginning and the end of a module and the beginning of its gradient, and nothing else: no shapes, no
 stacks, no events to be sorted afterwards. On a GPU the stamps are CUDA events, so nothing waits before the end.
@@ -52,7 +52,7 @@ class Recorder:
         self._close_backward(_stamp())
 
     def seconds(self) -> Mapping[torch.nn.Module, float]:
-        """Return the time of one forward and backward run of each part."""
+        """Return the time of a forward and backward run of each part."""
         # Events have a time only when the GPU has passed them.
         if self._spans and not isinstance(self._spans[0][1], float):
             torch.cuda.synchronize()

@@ -1,6 +1,6 @@
 """`python -m gpusage.gate.run SCRIPT`: runs a Python program as `python SCRIPT` does, with its side of the gate.
 
-Without a working gate the program runs all the same: the reason is one line on standard error.
+Without a working gate the program runs all the same: the reason is a line on standard error.
 """
 
 from __future__ import annotations

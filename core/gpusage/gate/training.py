@@ -150,7 +150,7 @@ def begin_once(flags: BusyFlags, gpu: str | None) -> None:
 
 
 def price_parts(recorder: Recorder, gpu: str | None) -> Mapping[torch.nn.Module, Part]:
-    """Return each part that *recorder* has timed; equal parts have one prediction."""
+    """Return each part that *recorder* has timed; equal parts share a prediction."""
     until_s = time.monotonic() + LONGEST_PRICING_S
     known: dict[object, float | None] = {}
 
@@ -169,10 +169,10 @@ def price_parts(recorder: Recorder, gpu: str | None) -> Mapping[torch.nn.Module,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of a step.
+    """A part of a step.
 
     Attributes:
-        seconds: Time of one forward and backward run.
+        seconds: Time of a forward and backward run.
         half_price: Predicted slowdown on half a GPU; ``None`` without a prediction.
     """
 
@@ -219,7 +219,7 @@ def half_price(module: torch.nn.Module, inputs: tuple[Any, ...], seconds: float,
     Args:
         module: Part of the model.
         inputs: Its inputs; only their shapes count.
-        seconds: Time of one forward and backward run, which corrects the prediction.
+        seconds: Time of a forward and backward run, which corrects the prediction.
         gpu: Name in the catalogue, or PyTorch's name.
     """
     # Reading a module calls it. A module of the user's might change with that; PyTorch's own do not.

@@ -98,6 +98,7 @@ def _merged_node(small: Node, large: Node, batches: Batches) -> Node | None:
             return None
         merged.append(tuple(_merged_shape(*pair, batches) for pair in zip(shapes, others, strict=True)))
     inputs, outputs = merged
+    # An attribute that follows the batch, such as a shape to expand to, changes no cost.
     attributes = tuple(pair for pair in small.attributes if pair in large.attributes)
     return replace(small, inputs=inputs, outputs=outputs, attributes=attributes)
 
@@ -142,6 +143,7 @@ def scale_one_batch(run: ModelRun, batch_size: int) -> ModelRun | None:
         of_input.append(any(follows))
         if of_input[-1]:
             read = [shape for shape, scaled in zip(node.inputs, follows, strict=True) if scaled]
+            # One tensor whose first size is something else: to scale it would be a guess.
             if any(shape[:1] != (batch_size,) for shape in (*read, *node.outputs)):
                 return None
             inputs = (_free(shape) if scaled else shape for shape, scaled in zip(node.inputs, follows, strict=True))
@@ -163,19 +165,22 @@ def without_dead_nodes(run: ModelRun) -> ModelRun:
     if not run.results:
         return run
 
+    # Depth first from the results, without recursion: a chain of nodes may be longer than the stack.
     pending, needed = list(run.results), set[int]()
     while pending:
         index = pending.pop()
         if index >= 0 and index not in needed:
             needed.add(index)
             pending += run.producers[index]
-    numbers = {old: new for new, old in enumerate(sorted(needed))}
-    return replace(
-        run,
-        nodes=tuple(run.nodes[old] for old in numbers),
-        producers=tuple(tuple(numbers.get(producer, producer) for producer in run.producers[old]) for old in numbers),
-        results=tuple(numbers[old] for old in run.results),
-    )
+
+    kept = sorted(needed)
+    numbers = dict(zip(kept, range(len(kept)), strict=True))
+    nodes, producers = [], []
+    for old in kept:
+        nodes.append(run.nodes[old])
+        producers.append(tuple([numbers.get(producer, producer) for producer in run.producers[old]]))
+    results = tuple(map(numbers.__getitem__, run.results))
+    return replace(run, nodes=tuple(nodes), producers=tuple(producers), results=results)
 
 
 def to_graph(
@@ -220,6 +225,7 @@ def edge_list_inputs(inputs: Iterable[tuple[str, Sequence[object], bool]]) -> st
     Args:
         inputs: The name and the sizes of each, and whether it holds integers.
     """
+    # Edges may come as two vectors: where each one starts, and where it ends.
     vectors = set()
     for name, sizes, is_integer in inputs:
         if is_edge_list(name, sizes, is_integer=is_integer):

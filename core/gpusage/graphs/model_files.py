@@ -75,6 +75,7 @@ def read_bounded_file(path: str, limit_bytes: int) -> bytes:
     Raises:
         GraphError: As `open_regular_file`, or the file is larger than *limit_bytes*.
     """
+    # One byte more than the limit tells a file of exactly that length from a longer one.
     with open_regular_file(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
@@ -92,6 +93,7 @@ def check_shape(shape: Sequence[int], subject: str) -> Shape:
     Raises:
         GraphError: It has too many dimensions or elements.
     """
+    # The usual case first: this runs for every tensor of a model.
     if is_allowed_shape(shape):
         return tuple(shape)
     if len(shape) > MAXIMUM_RANK:

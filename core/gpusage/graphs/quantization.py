@@ -24,7 +24,9 @@ def with_quantized_weights(graph: ModelGraph, configuration: object) -> ModelGra
     if not isinstance(configuration, dict):
         return graph
 
+    # A configuration is a stranger's file, and the method stands in a note.
     method = printable(str(configuration.get("quant_method", "unknown")))[:20]
+    # Without a width the weights count whole: a share must have room for them.
     precision = weight_precision(configuration)
     if precision is None:
         unknown = (*graph.unknown_op_types, (f"{method} weights", 1))

@@ -49,11 +49,13 @@ _FOLDER_KINDS = {
 @hookimpl(trylast=True)
 def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
     """Read the graph of a model; *shape* gives its free dimensions beside the batch."""
+    # A library's prefix counts, even where there is a file of that name.
     library, colon, name = source.partition(":")
     if colon and library in LIBRARIES:
         from gpusage.graphs.named import huggingface, image_libraries
 
         return huggingface.read_name(name, shape) if library == "hf" else image_libraries.read(library, name, shape)
+    # Before the suffixes: a folder may be called net.onnx.
     configuration = configuration_path(source)
     if configuration is not None:
         from gpusage.graphs.named import huggingface
@@ -123,6 +125,7 @@ def folder_rejection(source: str) -> str | None:
         names = sorted(os.listdir(source))  # noqa: PTH208 - as above
     except OSError as error:
         return f"{rule}; got none that you can read: {(error.strerror or str(error)).lower()}. Check the path."
+    # The first pattern counts: adapters, for example, lie beside weights.
     for pattern, (description, advice) in _FOLDER_KINDS.items():
         name = next((name for name in names if fnmatch(name, pattern)), None)
         if name is not None:

@@ -1,11 +1,11 @@
-"""What the functions return: values that say in one line what they are, and show themselves as tables in a notebook."""
+"""The values that the functions return: each has a line as its repr, and shows itself as a table in a notebook."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
 
-from gpusage.cli import figures
+from gpusage.cli import tables
 from gpusage.cli.predicting import explain, explain_page, need_table
 from gpusage.predictors.explanation import Explanation
 from gpusage.reports.pages import html
@@ -13,21 +13,21 @@ from gpusage_hooks.types import GpuNeed
 
 
 class Need(GpuNeed):
-    """What a workload needs on one GPU, with all the fields of `gpusage_hooks.types.GpuNeed`."""
+    """The need of a workload on a GPU, with all the fields of `gpusage_hooks.types.GpuNeed`."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, need: GpuNeed) -> Need:
-        """Return *need* as one that shows itself."""
+        """Return *need* as a value that shows itself."""
         return cls(**{field.name: getattr(need, field.name) for field in fields(need)})
 
     def __repr__(self) -> str:
         parts = [
             *([f"{self.share_percent} %"] if need_table.are_shared([self]) else []),
-            figures.time(self.step_time_s),
-            figures.memory(self.required_bytes),
-            f"GPU busy {figures.share(self.gpu_utilization)}",
+            tables.time_text(self.step_time_s),
+            tables.memory_text(self.required_bytes),
+            f"GPU busy {tables.share_text(self.gpu_utilization)}",
             "fits" if self.fits else "does not fit",
             *([] if self.familiar else ["unfamiliar"]),
         ]
@@ -38,7 +38,7 @@ class Need(GpuNeed):
 
 
 class Needs(tuple[Need, ...]):
-    """What a workload needs on several GPUs, in the order in which they were asked for."""
+    """The needs of a workload on several GPUs, in the order of the question."""
 
     __slots__ = ()
 
@@ -56,13 +56,13 @@ class Explained(Explanation):
 
     @classmethod
     def of(cls, explanation: Explanation) -> Explained:
-        """Return *explanation* as one that shows itself."""
+        """Return *explanation* as a value that shows itself."""
         return cls(**{field.name: getattr(explanation, field.name) for field in fields(explanation)})
 
     def __repr__(self) -> str:
         longest = self.classes[0].name if self.classes else "nothing"
-        memory = figures.size(explain.memory_bytes(self))
-        return f"<Explained on {self.gpu}: {figures.seconds(self.step_time_s)}, most of it {longest}; {memory}>"
+        memory = tables.size_text(explain.memory_bytes(self))
+        return f"<Explained on {self.gpu}: {tables.seconds_text(self.step_time_s)}, most of it {longest}; {memory}>"
 
     def _repr_html_(self) -> str:
         return explain_page.section(self)

@@ -1,4 +1,4 @@
-"""What a site's store shows about a period: tallies, verdicts with their rules, lines and a page.
+"""Reports on a period of a site's store: tallies, verdicts with their rules, lines and a page.
 
 Decisions: docs/decisions/service.md
 """

@@ -71,7 +71,7 @@ Figure = Literal["memory", "utilization"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionAccuracy:
-    """Accuracy of the predictions of one figure.
+    """Accuracy of the predictions of a figure.
 
     Attributes:
         ratio: Median of observed over predicted.
@@ -169,6 +169,7 @@ def count_unnamed_jobs(
     """
     # A decision has estimates from history or says that no model was named; both are jobs without a name.
     jobs = [record for record in records if record.history_estimates or UNNAMED in record.decision.reasons]
+    # A rewrite in another mode than enforce was only advised or recorded.
     rewritten = [record for record in jobs if record.decision.code is Code.REWRITE]
     shares = sum(record.mode == "enforce" for record in rewritten)
 

@@ -58,7 +58,7 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
 
 
 def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amounts:
-    """Return the amounts of one run; less than *least_s* of samples count as unseen."""
+    """Return the amounts of a run; less than *least_s* of samples count as unseen."""
     usage = observed.usage
     # Clocks of several hosts differ, so an end may lie before its start.
     hours = gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
@@ -130,7 +130,7 @@ Currency = Literal["money", "weights"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Prices of an hour of one whole GPU, by the catalogue's names, all in one currency."""
+    """Prices of an hour of a whole GPU, by the catalogue's names, all in the same currency."""
 
     per_hour: Mapping[str, float] = field(default_factory=dict)
     currency: Currency = "money"

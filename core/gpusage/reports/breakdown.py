@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. Every job stands in one row; the rows add up to all jobs.
+1. Every job stands in a single row; the rows add up to all jobs.
 2. Unseen hours have a row of their own, beside their column: they belong to all groups.
 """
 
@@ -53,7 +53,7 @@ USUAL_RULES = ReportRules()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTally:
-    """GPU hours of the jobs of one user, account, partition or model.
+    """GPU hours of the jobs of a user, account, partition or model.
 
     Attributes:
         name: Empty if unknown.
@@ -73,6 +73,7 @@ def model_of(observed: Observation) -> str:
 
 def account_of(observed: Observation) -> str:
     """Return the account or queue that pays; empty if neither the manager nor the submission names it."""
+    # Accounting knows the default account of a user; a submission only an account that it names.
     record = observed.decision
     return observed.usage.account or (record.identity.account if record and record.identity else "")
 
@@ -146,6 +147,7 @@ def joined(groups: Sequence[GroupTally]) -> GroupTally:
 
 
 def _tally(name: str, runs: Sequence[_Run]) -> GroupTally:
+    # A job counts once, however many runs it has; hours and savings are of all its runs.
     return GroupTally(
         name=name,
         job_count=count_jobs(run.observed for run in runs),

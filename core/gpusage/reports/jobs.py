@@ -1,4 +1,4 @@
-"""The runs of a time, each once, and by their jobs: a requeued job has several, and so has one on several nodes.
+"""The runs of a period, each once, and by their jobs: a requeued job has several, as has a job on several nodes.
 
 Invariants:
 
@@ -32,7 +32,7 @@ def runs_by_job(observations: Iterable[Observation]) -> Collection[Sequence[Obse
 
 
 def is_on_several_nodes(runs: Sequence[Observation]) -> bool:
-    """Return whether one run among *runs*, those of one job, had GPUs on several nodes."""
+    """Return whether a run among *runs*, all of the same job, had GPUs on several nodes."""
     pairs = combinations((each.usage for each in runs), 2)
     return any(is_of_another_node(one, other) and is_same_run(one, other) for one, other in pairs)
 
@@ -46,7 +46,7 @@ def newest_seen(runs: Sequence[Observation], least_s: float) -> Observation:
     """Return the newest run with a utilization of its own; without any, the newest run.
 
     Args:
-        runs: Runs of one job, the newest first.
+        runs: Runs of a job, the newest first.
         least_s: A run with less sampled time shows nothing.
     """
     return next((each for each in runs if own_utilization(each.usage, least_s) is not None), runs[0])

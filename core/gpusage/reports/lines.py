@@ -50,7 +50,7 @@ NO_RUN = "No run was observed: no node sampled a run that ended in this period."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One part of a report: a table with its rules; without rows, only *notes*."""
+    """A part of a report: a table with its rules; without rows, only *notes*."""
 
     title: str
     columns: Sequence[str] = ()
@@ -152,7 +152,7 @@ def by_title(dimension: Dimension) -> str:
 
 
 def _by(dimension: Dimension, report: Report, *, is_first: bool) -> Section:
-    """Return the hours by *dimension*: the largest groups, all others in one row, all jobs, and the unseen hours."""
+    """Return the hours by *dimension*: the largest groups, a row for all others, all jobs, and the unseen hours."""
     groups = report.groups[dimension]
     rows = [_group(each.name or NO_NAME[dimension], each) for each in groups[:MOST_GROUPS]]
     others = groups[MOST_GROUPS:]
@@ -223,7 +223,7 @@ def _booked_by(job: Wasted) -> Sequence[str]:
 
 
 def _before(report: Report) -> Section:
-    """Return this period's totals beside those of the previous period."""
+    """Return the totals of this period beside the previous period's."""
     if report.previous is None:
         return Section(title=BEFORE, notes=("The store has nothing from the previous period.",))
 

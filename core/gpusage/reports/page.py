@@ -1,4 +1,4 @@
-"""A report as one HTML page with its plots, without network access and readable on a telephone."""
+"""A report as an HTML page with its plots, without network access and readable on a telephone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def page(report: Report, origin: html.Origin | None = None) -> str:
 
 def _plots(report: Report) -> dict[str, str]:
     """Return the plots by the titles of their sections."""
-    hours = [_hours_bar(each.gpu or "not known", each.hours) for each in report.gpus]
+    hours = [_hours_bar(tally.gpu or "not known", tally.hours) for tally in report.gpus]
     if len(report.gpus) > 1:
         hours.append(_hours_bar("all", report.hours))
 
@@ -42,29 +42,43 @@ def _plots(report: Report) -> dict[str, str]:
         periods.append(_hours_bar("this period", report.totals.hours))
         periods.append(_hours_bar("the previous period", report.previous.hours))
 
+    counts: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for decision in report.decisions:
+        counts[f"{decision.manager}, mode {decision.mode}"].append((decision.code, float(decision.count)))
+    codes = [
+        bars.Bar(label=label, text=f"{sum(count for _, count in parts):,.0f} jobs", parts=parts)
+        for label, parts in counts.items()
+    ]
+
+    promises = []
+    for name, each in (("given", report.promises_enforced), ("advised or recorded", report.promises_withheld)):
+        parts = list(zip(PROMISES, map(float, (each.fulfilled, each.broken, each.unknown)), strict=True))
+        text = f"{each.fulfilled:,} kept, {each.broken:,} broken"
+        promises.append(bars.Bar(label=f"shares {name}", text=text, parts=parts))
+
+    # Parts of the hours with a known utilization, not of all booked hours.
+    seen = sum(band.booked_hours for band in report.bands)
+    bands = [
+        bars.Bar(
+            label=f"utilization {band.from_percent} to {band.from_percent + BAND_PERCENT} %",
+            text=f"{amount(band.booked_hours)} GPU hours, {part(band.booked_hours, seen)}",
+            parts=[("booked", band.booked_hours)],
+        )
+        for band in report.bands
+    ]
     return {
         BEFORE: _plot(periods, HOURS),
         **{by_title(dimension): _plot(_groups(dimension, report), HOURS) for dimension in NAMES},
-        "Decisions": _plot(_codes(report), CODES),
+        "Decisions": _plot(codes, CODES),
         "GPU hours": _plot(hours, HOURS),
-        "Promises": _plot(_promises(report), PROMISES),
-        "How runs used what they booked": _plot(_bands(report), BOOKED),
+        "Promises": _plot(promises, PROMISES),
+        "How runs used what they booked": _plot(bands, BOOKED),
     }
 
 
 def _plot(plotted: Sequence[bars.Bar], colours: dict[str, str]) -> str:
     # Bars without any length would be a legend of nothing.
     return f"{bars.legend(colours)}{bars.meters(plotted, colours)}" if any(bar.length for bar in plotted) else ""
-
-
-def _codes(report: Report) -> list[bars.Bar]:
-    counts: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    for each in sorted(report.decisions, key=lambda each: (each.manager, each.mode)):
-        counts[f"{each.manager}, mode {each.mode}"].append((each.code, float(each.count)))
-    return [
-        bars.Bar(label=label, text=f"{sum(count for _, count in parts):,.0f} jobs", parts=parts)
-        for label, parts in counts.items()
-    ]
 
 
 def _groups(dimension: Dimension, report: Report) -> list[bars.Bar]:
@@ -79,24 +93,3 @@ def _hours_bar(name: str, hours: Amounts) -> bars.Bar:
     values = (hours.used, hours.idle, hours.unseen, hours.saved)
     text = f"{amount(hours.booked)} booked of {amount(hours.requested)} asked"
     return bars.Bar(label=name, text=text, parts=list(zip(HOURS, values, strict=True)))
-
-
-def _promises(report: Report) -> list[bars.Bar]:
-    drawn = []
-    for name, each in (("given", report.promises_enforced), ("advised or recorded", report.promises_withheld)):
-        parts = list(zip(PROMISES, map(float, (each.fulfilled, each.broken, each.unknown)), strict=True))
-        text = f"{each.fulfilled:,} kept, {each.broken:,} broken"
-        drawn.append(bars.Bar(label=f"shares {name}", text=text, parts=parts))
-    return drawn
-
-
-def _bands(report: Report) -> list[bars.Bar]:
-    seen = sum(band.booked_hours for band in report.bands)
-    return [
-        bars.Bar(
-            label=f"utilization {band.from_percent} to {band.from_percent + BAND_PERCENT} %",
-            text=f"{amount(band.booked_hours)} GPU hours, {part(band.booked_hours, seen)}",
-            parts=[("booked", band.booked_hours)],
-        )
-        for band in report.bands
-    ]

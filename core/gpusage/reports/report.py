@@ -1,4 +1,4 @@
-"""Decisions and usage of a period -> one frozen report, shown as lines, as a page, or as JSON."""
+"""Decisions and usage of a period -> a frozen report, shown as lines, as a page, or as JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ JOULES_PER_KWH = 3.6e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionTally:
-    """Count of the decisions with one code in one mode."""
+    """Count of the decisions with the same code and mode."""
 
     manager: str
     mode: str
@@ -53,7 +53,7 @@ class DecisionTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonTally:
-    """Count of the decisions with one first reason; ``N`` stands for its numbers."""
+    """Count of the decisions with the same first reason; ``N`` stands for its numbers."""
 
     code: str
     reason: str
@@ -62,7 +62,7 @@ class ReasonTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTally:
-    """GPU hours of the runs on one GPU type.
+    """GPU hours of the runs on a GPU type.
 
     Attributes:
         gpu: Name from the node; empty if unknown.
@@ -77,7 +77,7 @@ class GpuTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """The booked GPU hours of runs whose utilization lies in one band.
+    """The booked GPU hours of runs with utilizations in a band.
 
     Attributes:
         from_percent: The band's lower end; it is `BAND_PERCENT` wide.
@@ -221,6 +221,7 @@ def report_of(
 
 
 def _decisions(records: Sequence[DecisionRecord]) -> tuple[DecisionTally, ...]:
+    # Sorted, so that tables of two reports have the same order.
     counts = Counter((record.manager, record.mode, record.decision.code.value) for record in records)
     return tuple(
         DecisionTally(manager=manager, mode=mode, code=code, count=count)
@@ -245,6 +246,7 @@ def _by_gpu(observations: Sequence[Observation], per_hour: Mapping[str, float], 
     for each in observations:
         by_gpu[each.usage.gpu].append(amounts_of(each, least_s))
 
+    # A GPU type without a price has hours and no money, and the sum of money leaves it out.
     tallies = []
     for gpu, runs in sorted(by_gpu.items()):
         hours, price = total(runs), per_hour.get(gpu)
@@ -319,5 +321,6 @@ def _energy(observations: Iterable[Observation], least_s: float) -> Energy | Non
     ]
     if not metered:
         return None
+    # Energy beside the hours that it is of: most clusters meter only some of their GPUs.
     joules, hours = map(sum, zip(*metered, strict=True))
     return Energy(kwh=joules / JOULES_PER_KWH, booked_hours=hours)

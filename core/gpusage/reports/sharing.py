@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. A run without samples alone on its GPU to its end counts as one that could not have shared.
+1. A run without samples alone on its GPU to its end counts as unable to share.
 2. Samples do not show how kernels grow on fewer SMs, so the price assumes the most growth, as decisions by history do.
    A share that was decided by the job's model has the model's price.
 """
@@ -85,6 +85,7 @@ def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleSha
     of_runs = [*shares]
     if not of_runs:
         return None
+    # Hours are sums, as everywhere in a report; of prices a sum means nothing, so their range stands.
     slowdowns = [share.slowdown for _, _, share in of_runs]
     return PossibleShares(
         job_count=count_jobs(observed for observed, _, _ in of_runs),

@@ -36,7 +36,7 @@ UNKNOWN = "No job of yours was seen on a GPU, and the accounting cannot be read.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One line for a user to write.
+    """A line for a user to write.
 
     Attributes:
         line: Line of the job's script, or request in words.
@@ -71,7 +71,7 @@ class _Job:
 
 
 def user_text(report: Report, observations: Sequence[Observation], writing: Writing, least_s: float) -> str:
-    """Return the text of one user's *report*.
+    """Return the text of a user's *report*.
 
     Args:
         report: Report on this user's jobs alone.
@@ -92,6 +92,7 @@ def user_text(report: Report, observations: Sequence[Observation], writing: Writ
     if jobs:
         lines += ["", "The jobs with the most idle GPU hours:"]
         for job in jobs[:MOST_JOBS]:
+            # Of the seen time alone: unseen hours are neither busy nor idle.
             busy = percent(job.hours.used / (job.hours.used + job.hours.idle))
             gpu = f" on {job.shown.usage.gpu}" if job.shown.usage.gpu else ""
             lines.append(f"  {job.name}{gpu}: {amount(job.hours.booked)} GPU hours, {busy} busy")

@@ -40,7 +40,7 @@ HARDLY_USED_BELOW = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictTally:
-    """Number and hours of the runs with one verdict."""
+    """Number and hours of the runs with the same verdict."""
 
     verdict: Verdict
     rule: str
@@ -53,7 +53,7 @@ class Wasted:
     """A job with much idle time of a GPU, over all its runs.
 
     Attributes:
-        advice: Suggested request for the next time; empty where too few samples show one.
+        advice: Suggested request for the next time; empty where too few samples show any.
     """
 
     manager: str
@@ -97,6 +97,7 @@ def verdict_of(usage: Usage, hours: Amounts, least_s: float = LEAST_SAMPLED_S) -
     """Return the verdict on a run or job with *hours*; *usage* shows why they may be unseen."""
     seen = hours.used + hours.idle
     if not seen:
+        # Counters of a shared GPU do not separate jobs, which no longer sampling changes.
         sampled = usage.sampled_s >= least_s and usage.gpu_utilization is not None
         return "beside others" if sampled and was_gpu_shared(usage) else "not seen"
     utilization = hours.used / seen

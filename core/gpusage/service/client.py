@@ -77,45 +77,34 @@ def ask(socket_path: str | Path, message: Mapping[str, Any], timeout_s: float = 
         RequestError: No daemon listens there, it did not answer in time, or the answer is not of the protocol.
     """
     deadline_s = time.monotonic() + timeout_s
+    line = bytearray()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            _connect(connection, str(socket_path), timeout_s)
+            # Where the queue is full, the kernel lets clients wait in their order. A timeout of Python's would make the
+            # socket non-blocking, and connecting to a full queue then fails with EAGAIN at once.
+            limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            connection.connect(str(socket_path))
             connection.settimeout(timeout_s)
             connection.sendall(json_line(message))
-            line = _line(connection, deadline_s)
+
+            while not line.endswith(b"\n"):
+                # Each chunk gets what is left of the one limit.
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError("timed out")  # noqa: EM101, TRY003 - becomes a part of the sentence below
+                connection.settimeout(left_s)
+                chunk = connection.recv(65536)
+                if not chunk or len(line) > ANSWER_LIMIT_BYTES:
+                    reason = "the connection ended before a whole line" if not chunk else "an answer above 1 MiB"
+                    raise ConnectionError(reason)
+                line += chunk
         answer = json.loads(line)
     except (OSError, ValueError) as error:
         reason = f"Daemon at {str(socket_path)!r} must answer within {timeout_s:g} s; got: {error}. Start gpusaged."
         raise RequestError(reason) from error
+
     if not isinstance(answer, dict):
-        reason = f"Daemon at {str(socket_path)!r} must answer with an object; got {line[:40]!r}. Update gpusage."
+        reason = f"Daemon at {str(socket_path)!r} must answer with an object; got {bytes(line[:40])!r}. Update gpusage."
         raise RequestError(reason)
-
     return answer
-
-
-def _connect(connection: socket.socket, path: str, timeout_s: float) -> None:
-    """Connect; where the queue is full, wait in the kernel, which alone serves clients in their order."""
-    # A timeout of Python's makes the socket non-blocking, and a full queue then fails with EAGAIN at once.
-    limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-    connection.connect(path)
-
-
-def _line(connection: socket.socket, deadline_s: float) -> bytes:
-    """Return what comes up to the first newline."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        # Each chunk gets what is left of the one limit.
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            message = "timed out"
-            raise TimeoutError(message)
-        connection.settimeout(left_s)
-        chunk = connection.recv(65536)
-        if not chunk or len(line) > ANSWER_LIMIT_BYTES:
-            message = "the connection ended before a whole line" if not chunk else "an answer above 1 MiB"
-            raise ConnectionError(message)
-        line += chunk
-
-    return bytes(line)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpusage.decisions.outcome import hold_reason
-from gpusage.plugins.implementation import sentence
+from gpusage.plugins.hooks import sentence
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.service.requeue import OutOfMemoryRequeue
 from gpusage.service.snapshots import State
@@ -87,7 +87,8 @@ class JobMonitor(PeriodicTask):
             self.due.set()  # the next run may find something
         self._restore_stuck(self._jobs, time.monotonic())
 
-    def _execute(self) -> None:
+    def execute(self) -> None:
+        """Find the rewritten jobs, those that ran out of memory, and the neighbours of shares."""
         snapshot = self._state.snapshot
         for manager in snapshot.clusters:
             context = snapshot.advisor.context(manager)
@@ -104,10 +105,12 @@ class JobMonitor(PeriodicTask):
                 own = [job for job in self._jobs.values() if job.manager == manager]
                 self._state.set_neighbours(manager, self._neighbour_lookup.find(own))
 
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
+        """Return whether a run may find something."""
         return self.due.is_set()
 
-    def _interval_s(self) -> float:
+    def interval_s(self) -> float:
+        """Return how often the cluster is observed, at most every second."""
         return max(1.0, self._state.snapshot.configuration.daemon.refresh_s)
 
     def _restore_stuck(self, jobs: dict[_Key, AnnotatedJob], now_s: float) -> None:

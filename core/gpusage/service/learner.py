@@ -57,6 +57,8 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
         only_decided=True,
     )
     observations = store.observations(query)
+
+    # Also where a site learns nothing else: a job that failed in its share must not get it again.
     failures = failures_of(observations, settings.least_sampled_s)
     if not settings.enabled:
         return replace(NOTHING_LEARNED, failures=failures)
@@ -82,6 +84,7 @@ def first_runs_in_store(
     if not settings.enabled or settings.capture == "off":
         return {}
     newest = store.observations(UsageQuery(since_s=now_s - FIRST_RUN_DAYS * DAY_S, count=FIRST_RUNS))
+    # A job that named its model is decided by that.
     unnamed = (each.usage for each in newest if each.decision is None or each.decision.model is None)
     return first_run_utilizations(unnamed, settings.least_sampled_s)
 
@@ -128,7 +131,7 @@ class Learner(PeriodicTask):
         self._learned = NOTHING_LEARNED
         self._unnamed_key: object = None
 
-    def _execute(self) -> None:
+    def execute(self) -> None:
         """Learn again if a run was recorded or a setting changed since the last time."""
         configuration = self._configuration()
         settings, now_s = configuration.learning, time.time()
@@ -145,7 +148,8 @@ class Learner(PeriodicTask):
             self._learned, self._learned_key, self._unnamed_key = learned, key, unnamed_key
             self._publish(replace(learned, first_runs=first_runs_in_store(store, settings, now_s)))
 
-    def _interval_s(self) -> float:
+    def interval_s(self) -> float:
+        """Return how often new runs are looked for."""
         return self._configuration().learning.refresh_s
 
     def _loop(self) -> None:

@@ -6,7 +6,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 
-from gpusage.plugins.implementation import sentence
+from gpusage.plugins.hooks import sentence
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class PeriodicTask(ABC):
     def run_once(self) -> None:
         """Run the task once; log a failure, unless the last run failed in the same way."""
         try:
-            self._execute()
+            self.execute()
         except Exception as error:  # an adapter, a plugin or a store may fail in any way
             # A server that is away for a day is one line in the log.
             reason = sentence(error)
@@ -50,18 +50,18 @@ class PeriodicTask(ABC):
             self.error = None
 
     @abstractmethod
-    def _execute(self) -> None:
+    def execute(self) -> None:
         """Do the work; any exception is logged."""
 
     @abstractmethod
-    def _interval_s(self) -> float:
+    def interval_s(self) -> float:
         """Return how long to wait before the next run."""
 
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether there is anything to do."""
         return True
 
     def _loop(self) -> None:
-        while not self._stop.wait(self._interval_s()):
-            if self._is_due():
+        while not self._stop.wait(self.interval_s()):
+            if self.is_due():
                 self.run_once()

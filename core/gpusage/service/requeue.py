@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from gpusage.plugins.implementation import sentence
+from gpusage.plugins.hooks import sentence
 from gpusage.service.recorder import record_usage
 from gpusage.service.snapshots import Snapshot
 from gpusage.store.annotation import parse_annotation
@@ -112,21 +112,21 @@ class OutOfMemoryRequeue:
 
         # Opened in the thread that uses it, which is not that of the constructor.
         self._store = self._store or self._open_store()
-        usages = record_usage([_usage(each) for each in self._unrecorded], self._store, snapshot.advisor.hooks)
+        reported = []
+        for failed in self._unrecorded:
+            job, mark = failed.job, parse_annotation(failed.job.mark)
+            usage = Usage(
+                number=mark.number if mark else "",
+                manager=job.manager,
+                job_id=job.job_id,
+                user=job.user,
+                outcome=failed.outcome,
+                started_at_s=failed.started_at_s,
+                ended_at_s=failed.ended_at_s,
+            )
+            reported.append(usage)
+
+        usages = record_usage(reported, self._store, snapshot.advisor.hooks)
         records = (self._store.find(usage.number) for usage in usages)
         self.recorded_failures = [record.identity for record in records if record and record.identity]
         self._unrecorded = []
-
-
-def _usage(failed: OutOfMemoryJob) -> Usage:
-    """Return what the manager knows of the run that failed."""
-    job, mark = failed.job, parse_annotation(failed.job.mark)
-    return Usage(
-        number=mark.number if mark else "",
-        manager=job.manager,
-        job_id=job.job_id,
-        user=job.user,
-        outcome=failed.outcome,
-        started_at_s=failed.started_at_s,
-        ended_at_s=failed.ended_at_s,
-    )

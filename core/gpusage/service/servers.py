@@ -138,6 +138,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Stay open while an answer is owed to a client that only stopped sending."""
+        # `printf ... | nc -U` ends its side at once.
         self._ended = True
         return self.busy or self._is_turn_due
 
@@ -249,6 +250,7 @@ class StatusServer:
 
     async def close(self) -> None:
         """Close all connections."""
+        # A copy: each task leaves the set when it ends.
         for task in (tasks := [*self._tasks]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -263,21 +265,19 @@ class StatusServer:
         while True:
             with suppress(OSError):  # gone again, or no descriptor is free: the pause mends both
                 connection, _ = await self._loop.sock_accept(listening)
-                self._admit(connection)
+                try:
+                    uid = peer_uid(connection)
+                    is_admitted = (
+                        self._connections.total() < STATUS_CONNECTIONS_LIMIT
+                        and self._connections[uid] < STATUS_USER_CONNECTIONS_LIMIT
+                    )
+                except OSError:
+                    is_admitted = False
+                if is_admitted:
+                    self._keep_reference(self._loop.create_task(self._serve(connection, uid)))
+                else:
+                    connection.close()
             await asyncio.sleep(STATUS_ACCEPT_INTERVAL_S)
-
-    def _admit(self, connection: socket.socket) -> None:
-        """Serve *connection*, unless there are too many."""
-        with suppress(OSError):
-            uid = peer_uid(connection)
-            if (
-                self._connections.total() < STATUS_CONNECTIONS_LIMIT
-                and self._connections[uid] < STATUS_USER_CONNECTIONS_LIMIT
-            ):
-                self._keep_reference(self._loop.create_task(self._serve(connection, uid)))
-                return
-
-        connection.close()
 
     async def _serve(self, connection: socket.socket, uid: int) -> None:
         """Answer one line, within a limit on the whole connection."""

@@ -21,7 +21,7 @@ import msgspec
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.experience.learned import NOTHING_LEARNED, Learned, with_failures
-from gpusage.plugins.implementation import sentence
+from gpusage.plugins.hooks import sentence
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage.service.caches import DecisionCache
 from gpusage.service.configuration_watch import ConfigurationWatcher, kill_reason
@@ -213,8 +213,12 @@ class State:
             advisor = self.snapshot.advisor
             cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
         except Exception as error:  # an adapter may fail in any way
-            self._set_error(manager, sentence(error))
+            reason = sentence(error)
+            if self._errors.get(manager) != reason:
+                _log.warning("%s: %s", manager, reason)
+            self._errors[manager] = reason
         else:
+            # Before the first snapshot with a cluster: until then every job stays as it is, quickly.
             if cluster is not None and manager not in self._observations:
                 warm_up_predictors(self._advisor, cluster)
             if cluster is not None:
@@ -228,15 +232,10 @@ class State:
         if manager in self._observations:
             self._reservations.forget(manager, self._observations[manager].begun_at_s)
 
-    def _set_error(self, manager: str, reason: str) -> None:
-        """Set, and the first time log, why *manager* did not answer."""
-        if self._errors.get(manager) != reason:
-            _log.warning("%s: %s", manager, reason)
-        self._errors[manager] = reason
-
     def _publish(self, *, refreshed: bool = False) -> None:
         with self._lock:
             snapshot = self._make_snapshot()
+            # A new snapshot has an empty cache of decisions, so an equal one is not published.
             if refreshed or snapshot != self.snapshot:
                 self.snapshot = snapshot
 

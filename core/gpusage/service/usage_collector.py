@@ -55,6 +55,7 @@ class RunCounters:
 
     def expect(self, manager: str, gpus: Iterable[str]) -> None:
         """Begin the series of *manager* at 0: Prometheus does not count a series' first value as an increase."""
+        # Each label has to be there before its first run.
         for outcome in get_args(Outcome):
             self.runs[manager, outcome] += 0
         for gpu in gpus:
@@ -93,7 +94,8 @@ class UsageCollector(PeriodicTask):
         """Return how many runs were recorded, and what is wrong."""
         return {"recorded": self._recorded_count, "error": self.error}
 
-    def _execute(self) -> None:
+    def execute(self) -> None:
+        """Collect the usage of every manager's runs, and write what is new."""
         snapshot, reported = self._state.snapshot, list[Usage]()
         for manager, cluster in snapshot.clusters.items():
             if self._tally is not None:
@@ -118,7 +120,8 @@ class UsageCollector(PeriodicTask):
         for usage in recorded:
             _log.info("%s", log_line(usage))
 
-    def _interval_s(self) -> float:
+    def interval_s(self) -> float:
+        """Return how often usage is collected."""
         return max(1.0, REFRESHES_PER_RUN * self._state.snapshot.configuration.daemon.refresh_s)
 
     def _loop(self) -> None:
@@ -145,15 +148,12 @@ def count_runs(tally: RunCounters, store: DecisionStore, usages: Sequence[Usage]
         for observed in (each for each in _of_job(store, usage) if _is_same(each.usage, usage)):
             tally.add(observed)
             if had_share(observed):
-                tally.add_promise(held=_promise_held(store, observed, least_s))
-
-
-def _promise_held(store: DecisionStore, observed: Observation, least_s: float) -> bool | None:
-    """Return whether the promise to a run on a share was fulfilled; ``None`` where nothing shows it."""
-    usage = observed.usage
-    since_s = usage.ended_at_s - HISTORY_DAYS * DAY_S
-    history = store.usage(since_s=since_s, user=usage.user, count=HISTORY_RUNS)
-    return next((held for each, held in runs_with_promise(history, least_s) if _is_same(each.usage, usage)), None)
+                # How long a job takes on its share shows only beside the user's other runs.
+                since_s = usage.ended_at_s - HISTORY_DAYS * DAY_S
+                history = store.usage(since_s=since_s, user=usage.user, count=HISTORY_RUNS)
+                checked = runs_with_promise(history, least_s)
+                held = next((held for each, held in checked if _is_same(each.usage, usage)), None)
+                tally.add_promise(held=held)
 
 
 def _of_job(store: DecisionStore, usage: Usage) -> tuple[Observation, ...]:

@@ -1,4 +1,4 @@
-"""What a site can set, and the file that it is read from.
+"""The settings of a site, and their file.
 
 Decisions: docs/decisions/hooks.md
 """

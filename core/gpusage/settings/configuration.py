@@ -123,6 +123,7 @@ class Configuration:
 
     def of_manager(self, kind: type[_Settings]) -> _Settings:
         """Return the workload manager's settings of the type *kind*; its defaults without such a manager."""
+        # A plugin knows its settings by their class; the name of its section is the manager's.
         return next((each for each in self.managers.values() if isinstance(each, kind)), kind())
 
     def answer_limit_s(self, manager: str) -> float:
@@ -132,6 +133,7 @@ class Configuration:
     def effective(self) -> Iterator[tuple[str, Any, str]]:
         """Yield each key, its value, and its source."""
         values: dict[str, object] = {"mode": self.mode, "enforce_in": self.enforce_in, "kill_switch": self.kill_switch}
+        # Managers come last: their sections depend on the installed plugins.
         sections = {name: getattr(self, name) for name in SECTIONS}
         for name, section in {**sections, **self.managers}.items():
             # A plugin's settings may be of any class; only a dataclass has fields to list.

@@ -4,7 +4,7 @@ Core's sections and the workload managers' are read alike, so that a mistake in 
 
 Invariants:
 
-1. An unknown key is an error that names the nearest known one.
+1. An unknown key is an error with the nearest known key.
 2. No file means all defaults.
 """
 
@@ -29,6 +29,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Manager
 from gpusage_hooks.types import Range
 
+# Python has tomllib from 3.11 on.
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -46,7 +47,7 @@ Hint = Any
 
 
 def configuration_path() -> Path:
-    """Return the file that GPUSAGE_CONFIG names, or the default one."""
+    """Return the file that GPUSAGE_CONFIG names, or the default file."""
     named = os.environ.get("GPUSAGE_CONFIG")
     return Path(named) if named else DEFAULT_PATH
 
@@ -55,7 +56,7 @@ def load_configuration(path: Path | None = None, managers: Managers | None = Non
     """Return the settings of a file.
 
     Args:
-        path: The file; ``None`` is the usual one, whose absence means all defaults.
+        path: The file; ``None`` is the usual file, whose absence means all defaults.
         managers: Workload managers that may have a section; ``None`` is the installed plugins'.
 
     Raises:
@@ -78,6 +79,7 @@ def load_configuration(path: Path | None = None, managers: Managers | None = Non
 
 def read_configuration() -> tuple[Configuration, str]:
     """Return the site's configuration, or the defaults and an error message where the file cannot be used."""
+    # Commands that report trouble must run with a broken file, too.
     try:
         return load_configuration(), ""
     except RequestError as error:
@@ -138,6 +140,7 @@ def _require_installed(document: Mapping[str, object], known: tuple[str, ...], s
 
 
 def _keys(table: Mapping[str, object], prefix: str = "") -> Iterator[str]:
+    # Full names, as `Configuration.effective` has them.
     for name, value in table.items():
         if isinstance(value, Mapping):
             yield from _keys(value, f"{prefix}{name}.")
@@ -158,7 +161,7 @@ class Source:
     prefix: str = ""
 
     def below(self, name: str) -> Source:
-        """Return the place of the table *name* inside this one."""
+        """Return the place of the table *name* inside this table."""
         return Source(origin=self.origin, prefix=f"{self.prefix}{name}.")
 
     def refuse(self, name: str, expected: str, value: object, cure: str = "Change it.") -> NoReturn:
@@ -181,6 +184,7 @@ def read_section(kind: type[_Section], table: Mapping[str, object], source: Sour
         read = read_as(_struct(kind), table, source.prefix)
     except MismatchError as error:
         source.refuse(error.key, error.rule, error.value, error.hint or "Change it.")
+    # Only the table's keys: the dataclass has the defaults of all others.
     return kind(**{name: getattr(read, name) for name in table})
 
 

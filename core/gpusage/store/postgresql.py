@@ -22,7 +22,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from gpusage.store.decisions import DecisionStore, StoreError
 from gpusage.store.rows import (
     DECISION_COLUMNS,
-    Row,
     Values,
     decision_row,
     deletion,
@@ -97,7 +96,13 @@ class PostgresqlStore(DecisionStore):
 
         def insert(connection: Connection) -> None:
             for begin in range(0, len(rows), _CHUNK_ROWS):
-                _insert(connection, rows[begin : begin + _CHUNK_ROWS])
+                chunk = rows[begin : begin + _CHUNK_ROWS]
+                # pg8000 has named parameters alone.
+                texts = {f"v{i}_{j}": _storable(value) for i, row in enumerate(chunk) for j, value in enumerate(row)}
+                places = [[f":v{i}_{j}" for j in range(len(DECISION_COLUMNS))] for i in range(len(chunk))]
+                marks = ", ".join(f"({', '.join(row)})" for row in places)
+                columns = ", ".join(DECISION_COLUMNS)
+                connection.run(f"INSERT INTO gpusage.decisions ({columns}) VALUES {marks}", **texts)  # noqa: S608 - ours
 
         self._write("decisions", len(rows), insert)
 
@@ -259,13 +264,6 @@ def _migrate(connection: Connection) -> None:
     if version < schema_version():
         connection.run("UPDATE gpusage.version SET version = :version", version=schema_version())
     connection.run("COMMIT")
-
-
-def _insert(connection: Connection, rows: Sequence[Row]) -> None:
-    """Insert *rows* by one statement, whose values bear their places as names."""
-    texts = {f"v{i}_{j}": _storable(value) for i, values in enumerate(rows) for j, value in enumerate(values)}
-    marks = ", ".join(f"({', '.join(f':v{i}_{j}' for j in range(len(DECISION_COLUMNS)))})" for i in range(len(rows)))
-    connection.run(f"INSERT INTO gpusage.decisions ({', '.join(DECISION_COLUMNS)}) VALUES {marks}", **texts)  # noqa: S608 - our own names
 
 
 def _storable(value: float | str | None) -> float | str | None:

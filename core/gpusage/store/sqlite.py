@@ -95,7 +95,9 @@ class SqliteStore(DecisionStore):
         except _ERRORS as error:
             # Closing rolls the transaction back.
             self.close()
-            if is_retry or not _is_corrupt(error):
+            # CPython gives the two codes of an unsound file the bare class; a locked or full one has a subclass.
+            is_corrupt = type(error) in {sqlite3.DatabaseError, UnicodeDecodeError}
+            if is_retry or not is_corrupt:
                 raise self._failure(error, "written") from error
             self._move_aside(error)
             self._write(table, count, insert, is_retry=True)
@@ -185,8 +187,3 @@ def _inode(path: Path) -> int | None:
         return os.stat(path).st_ino  # noqa: PTH116 - once per batch: four times as fast as Path.stat
     except OSError:
         return None
-
-
-def _is_corrupt(error: Exception) -> bool:
-    """Return whether SQLite found the file itself unsound; CPython gives these two codes the bare class."""
-    return type(error) in {sqlite3.DatabaseError, UnicodeDecodeError}

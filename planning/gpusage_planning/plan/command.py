@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from gpusage.cli import figures, tables
+from gpusage.cli import tables
 from gpusage.cli.documents import rounded
 from gpusage.cli.user_file import page_origin, write_output
 from gpusage.decisions.advisor import advisor
@@ -154,7 +154,7 @@ def _cells(each: Assignment) -> list[str]:
 
 
 def _time(value_s: float) -> str:
-    return figures.seconds(value_s) if value_s else "0 s"
+    return tables.seconds_text(value_s) if value_s else "0 s"
 
 
 def _summary(best: Plan, others: Mapping[str, Plan], budget: float | None) -> list[str]:
@@ -162,7 +162,7 @@ def _summary(best: Plan, others: Mapping[str, Plan], budget: float | None) -> li
     rules = ", ".join(f"{name}: {others[name].cost:.2f}" for name in RULES)
     lines = [
         f"It costs {best.cost:.2f}: nodes {best.node_cost:.2f}{_bill(best)}, lateness {best.late_cost:.2f}.",
-        f"The last job ends after {figures.seconds(best.end_s)}.",
+        f"The last job ends after {tables.seconds_text(best.end_s)}.",
         f"By plain rules it would cost: {rules}.",
     ]
     if best.gap is not None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.devices.shares import RESERVE_MIB, RESERVE_PER_THOUSAND, least_share_percent, memory_cap_bytes
+from gpusage.devices.shares import RESERVE_MIB, RESERVE_PER_THOUSAND, memory_cap_bytes
 from gpusage.node.dividing import PROGRAM
 from gpusage_hooks.units import GIB, MIB
 
@@ -43,12 +43,3 @@ def test_nodes_keep_the_same_reserve() -> None:
 def test_shares_that_add_up_to_a_gpu_fit_together(percents: list[int], memory_bytes: int) -> None:
     percents = [percent for index, percent in enumerate(percents) if sum(percents[: index + 1]) <= 100]
     assert sum(memory_cap_bytes(memory_bytes, percent) for percent in percents) <= memory_bytes
-
-
-@given(st.integers(0, 100 * GIB), st.integers(1 * GIB, 100 * GIB))
-def test_the_least_share_is_the_smallest_whose_cap_is_enough(needed_bytes: int, memory_bytes: int) -> None:
-    least = least_share_percent(needed_bytes, memory_bytes)
-    if least <= 100:
-        assert memory_cap_bytes(memory_bytes, least) >= needed_bytes
-    assert least == 1 or memory_cap_bytes(memory_bytes, min(least - 1, 100)) < needed_bytes
-    assert least_share_percent(needed_bytes, 0) > 100

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import gpusage
-from gpusage.cli import documents, figures, main
+from gpusage.cli import documents, main, tables
 from gpusage.cli.predicting import explain, explain_page
 from gpusage.cli.predicting.need_table import COLUMNS, LEGEND, SHARE_COLUMNS
 from gpusage.decisions.advisor import advisor
@@ -200,8 +200,8 @@ def test_the_page_shows_every_need_with_its_interval_and_what_is_doubtful(tmp_pa
     text = page.read_text()
     step, memory = Interval(**need["step_time_s"]), Interval(**need["required_memory_bytes"])
     cells = Page(text).cells[: len(COLUMNS) + 1]
-    assert cells[:4] == ["t4 *", figures.time(step), figures.memory(memory), "yes" if need["fits"] else "no"]
-    assert cells[-1] == figures.time(documents.scaled(step, 100))
+    assert cells[:4] == ["t4 *", tables.time_text(step), tables.memory_text(memory), "yes" if need["fits"] else "no"]
+    assert cells[-1] == tables.time_text(documents.scaled(step, 100))
     assert need["notes"]
     assert all(f"<li>{escape(sentence)}</li>" in text for sentence in need["notes"])
     assert escape(LEGEND) in text
@@ -302,4 +302,4 @@ def test_what_a_gpu_waits_for_others_is_said_beside_the_step_of_one() -> None:
     assert several.step_time_s == alone.step_time_s
     need = predicted(graph, Workload(batch_size=4, gpus=4), [t4])[0]
     assert several.step_time_s + several.exchange_s == pytest.approx(need.step_time_s.value)
-    assert f"waits {figures.seconds(several.exchange_s)} for the others" in explain.account(several)
+    assert f"waits {tables.seconds_text(several.exchange_s)} for the others" in explain.account(several)

@@ -19,14 +19,16 @@ class Counted(PeriodicTask):
         self.count = 0
         self.enough = threading.Event()
 
-    def _execute(self) -> None:
+    def execute(self) -> None:
+        """Fail twice, then succeed."""
         self.count += 1
         if self.count <= 2:
             raise OSError("full disk")
         if self.count > 3:
             self.enough.set()  # the run before this one succeeded
 
-    def _interval_s(self) -> float:
+    def interval_s(self) -> float:
+        """Return a moment."""
         return 0.001
 
 

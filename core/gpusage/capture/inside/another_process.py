@@ -30,6 +30,7 @@ def in_another_process(function: Callable[[], None]) -> None:
     if any(action == "error" for action, *_ in warnings.filters):
         return  # Python 3.12 warns of a fork beside threads
 
+    # A signal between fork and exit would run the program's handler in the child.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         child = os.fork()
@@ -46,6 +47,7 @@ def in_another_process(function: Callable[[], None]) -> None:
         forget_handlers()
         signal.alarm(LIMIT_S)
         signal.setitimer(signal.ITIMER_PROF, PROCESSOR_LIMIT_S)
+        # The program must not notice: it keeps its cores.
         os.nice(19)
         gc.disable()  # what is garbage may hold memory of the GPU
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -113,6 +115,7 @@ def undivide(modules: list[nn.Module], sharded: list[nn.Module]) -> list[Any]:
 def _undivide_rows(wrapper: Any) -> None:
     """Put a whole weight, without values, in the place of each that *wrapper* keeps in its row."""
     _HELD.append(wrapper)
+    # The row of weights lies on the GPU, which a fork may not touch.
     wrapper._fsdp_wrapped_module._parameters.pop("_flat_param", None)
     if wrapper._handle is None:
         return

@@ -50,6 +50,7 @@ class CudaOnCpu(TorchFunctionMode):
             return args[0]
         if name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") == "is_cuda":
             return True
+        # A device may be named and compared; only what is put there is mapped.
         if func is torch.device:
             return func(*args, **keywords)
 
@@ -108,6 +109,7 @@ def pretend_cuda(count: int) -> None:
     cuda.get_rng_state_all = lambda: [torch.get_rng_state()]
     properties = {"name": NAME, "major": 9, "minor": 0, "total_memory": MEMORY_BYTES, "multi_processor_count": 132}
     cuda.get_device_properties = lambda *_: SimpleNamespace(**properties)
+    # Without a GPU there is nothing to wait for.
     cuda.Event = cuda.Stream = _Inert
     cuda.stream = cuda.device = lambda *_, **__: nullcontext()
     cuda.current_stream = cuda.default_stream = lambda *_, **__: _Inert()

@@ -74,6 +74,7 @@ class _PassiveObserver(Observer):
 
     def note(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Note a call of *outer*; ``None`` if it is not one of a model, or computes activations once more."""
+        # A compiler traces our hook into its graph, which would change what it computes.
         if torch.compiler.is_compiling():
             return None
 
@@ -245,6 +246,7 @@ class FirstRun:
         """Write what was observed, in another process; modules are called as before from now on."""
         self.observer.uninstall()
         self._has_written = True
+        # A module that the program has given up cannot be run on shapes.
         calls = self.observer.calls = [call for call in self.observer.calls if call.reference() is not None]
         self._rank, count = rank_and_count()
         if calls and self._rank == 0:
@@ -292,6 +294,7 @@ class FirstRun:
         job = os.environ.get(os.environ.get("GPUSAGE_LEARN_JOB", ""), "")
         seen = {"schema": SCHEMA, "job": job, "program": program_path(), "program_digest": program_digest(), **step}
         self._record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A record is its user's alone: the next job of the script believes it.
         os.umask(0o077)
         path, card = (self._record.with_name(f"{self._record.name}{suffix}") for suffix in (".json", CARD_SUFFIX))
         known = read_record(path)
@@ -306,6 +309,7 @@ class FirstRun:
 
     def _write_measured(self) -> None:
         """Write the step time, which only a whole GPU shows."""
+        # The median: the first steps after a pause, and those with an evaluation, are longer.
         intervals_s = [later - one for one, later in zip(self._updated_at_s, self._updated_at_s[1:], strict=False)]
         percent = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100"
         cuda: Any = torch.cuda

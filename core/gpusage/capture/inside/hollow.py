@@ -57,6 +57,7 @@ class HollowCalls:
 
     def call(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Return what *module* returns for these arguments, with zeros as values and a gradient where it has one."""
+        # A program calls its model many times with equal shapes: one run on shapes serves all.
         key = _key(module, args, kwargs)
         if key is None or key not in self._outputs:
             with torch._C.DisableTorchFunctionSubclass(), unchanged(module):
@@ -72,6 +73,7 @@ class HollowCalls:
         weights: list[torch.Tensor] = [
             each for each in weights_of(module) if each.requires_grad and each.is_floating_point()
         ]
+        # Backward needs one tensor with a gradient; the smallest costs least.
         anchors = weights or [each for each in sources if each.is_floating_point()]
         anchor = min(anchors, key=torch.Tensor.numel, default=None) if torch.is_grad_enabled() else None
 

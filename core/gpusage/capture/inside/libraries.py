@@ -36,6 +36,7 @@ class LibraryFinder:
         """Return where the library *name* is, ``None`` for any other module."""
         if self._is_finding or name not in self._changes:
             return None
+        # find_spec below asks all finders, this one among them.
         self._is_finding = True
         try:
             spec = find_spec(name)
@@ -171,6 +172,7 @@ class DeepSpeedEngine(nn.Module):
     def _batches(self) -> tuple[int, int]:
         """Return the batch of one pass, and the passes of one update; of the three numbers two give the third."""
         names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        # DeepSpeed: train_batch_size = micro batch x accumulation x processes.
         whole, part, steps = (self.config.get(name) for name in names)
         if whole is None:
             return part or 1, steps or 1

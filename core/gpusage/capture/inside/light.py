@@ -67,6 +67,7 @@ def _leave_out_initial_values() -> None:
         setattr(nn.init, name, only_small(getattr(nn.init, name), of_parameters=False))
     for name in [each for each in _FILLS if hasattr(torch.Tensor, each)]:
         setattr(torch.Tensor, name, only_small(getattr(torch.Tensor, name), of_parameters=True))
+    # Hollow gradients are zero: to clip them would read every weight.
     utilities: Any = nn.utils
     utilities.clip_grad_norm_ = utilities.clip_grad_value_ = lambda *_, **__: torch.zeros(())
 
@@ -105,6 +106,7 @@ def _load_without_workers() -> None:
     def begin_alone(self: Any, *args: Any, **kwargs: Any) -> None:
         words = {name: value for name, value in kwargs.items() if name not in _LOADER_WORDS}
         words |= {"persistent_workers": False}
+        # Workers would start processes of their own for the few batches that are read.
         if len(args) > _WORKERS_PLACE:
             args = (*args[:_WORKERS_PLACE], 0, *args[_WORKERS_PLACE + 1 :])
         else:

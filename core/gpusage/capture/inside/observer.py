@@ -179,6 +179,7 @@ class Observer:
         return lambda: module
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        # DisableTorchFunction: a subclass of Tensor would run the program's code to give its shape.
         leaves, form = tree_flatten((args, kwargs))
         with torch._C.DisableTorchFunction():
             leaves = [self._leaf(leaf) for leaf in leaves]
@@ -230,6 +231,7 @@ def _wrapper_name(module: Any) -> str:
 def parts_of(module: nn.Module) -> Iterator[nn.Module]:
     """Yield *module* and all modules within, each once, whatever its class has under the name ``modules``."""
     known: set[int] = set()
+    # Not module.modules(): the class may have something else under that name.
     waiting: list[nn.Module | None] = [module]
     while waiting:
         part = waiting.pop()
@@ -275,6 +277,7 @@ def _autocast_precision() -> str | None:
 
 def _generated() -> tuple[int, int] | None:
     """Return tokens of the prompt and new ones if transformers' ``generate`` is on the stack."""
+    # Past this function, _note and note; generate is somewhere above.
     frame = sys._getframe(3)
     while frame is not None and not (frame.f_code.co_name == "generate" and "generation_config" in frame.f_locals):
         frame = frame.f_back  # type: ignore[assignment]  # the last one has none

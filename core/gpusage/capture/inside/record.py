@@ -21,6 +21,7 @@ def record_of(known: Mapping[str, Any], seen: Mapping[str, Any]) -> Mapping[str,
     if not known:
         return seen
 
+    # An empty name of a job is of none: two of them are not the same.
     is_same_job = known["job"] == seen["job"] != ""
     if is_same_job and _trains(known) != _trains(seen):
         return known if _trains(known) else seen
@@ -65,6 +66,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
     It imports nothing: `gpusage.boundary.atomic_file` would, in the user's program.
     """
+    # Whole or not at all: another job of the script may read it now.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -58,6 +58,7 @@ class Session:
     def run(self, program: Sequence[str]) -> NoReturn:
         """Run *program*, a script or ``-m`` and a module with its arguments, and send the record."""
         signal.signal(signal.SIGTERM, lambda *_: self.finish("time"))
+        # The program shares a login node with others.
         torch.set_num_threads(1)
         pretend_cuda(self.left_out.gpu_count)
         make_light(self.left_out)
@@ -95,6 +96,7 @@ class Session:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         module_class: Any = nn.Module
         module_class.__call__ = self.observer.original
+        # A mode that the program left on would change the run on shapes.
         while torch._C._len_torch_function_stack():
             torch._C._pop_torch_function_stack()
         frameworks = [name for name in ("tensorflow", "jax", "keras") if name in sys.modules]
@@ -202,6 +204,7 @@ class Session:
             self._accumulate, self._is_full = self._passes(), True
             self.finish("cycle")
         self._accumulate = self._passes()
+        # What came before the first update may have been an evaluation, so the next cycle counts.
         self._before, self._backward_count = self._hollow.backward_counts.copy(), 0
         self._backward_counts.clear()
 

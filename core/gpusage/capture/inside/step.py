@@ -87,9 +87,11 @@ def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
     if not observation.optimizers:
         if by_hand:
             return True, by_hand
+        # Without an update and a gradient the program infers: what it calls most is its model.
         most = max(call.count for call in calls)
         return False, [call for call in calls if call.count == most][:_MOST_INFERENCE_CALLS]
 
+    # Weights that no optimizer updates are a teacher's, or frozen.
     trained = {id(p) for each in observation.optimizers for group in each.param_groups for p in group["params"]}
     main = [c for c in calls if c.has_gradient and any(id(p) in trained for p in weights_of(c.module))]
     main = [call for call in main if call.is_training] or main  # an evaluation may forget to switch gradients off
@@ -222,11 +224,13 @@ def _precision(calls: Sequence[Call], autocast: str | None, divided: str | None)
     counts: Counter[str] = Counter()
     for weight in weights_of(max(modules_of(calls), key=lambda module: weight_count([module]))):
         counts[str(weight.dtype)] += weight.numel()
+    # Norms often stay in fp32, so that the type of most weights counts.
     usual = max(counts, key=counts.__getitem__)
     if usual in PURE:
         return Key(value=PURE[usual])
     if precision := calls[0].precision or autocast:
         return Key(value=precision)
+    # tf32 is a setting of the process, not of a tensor.
     matmul = torch.backends.cuda.matmul
     is_tf32 = torch.get_float32_matmul_precision() != "highest" or matmul.allow_tf32
     return Key(value="tf32" if is_tf32 else "fp32")

@@ -35,6 +35,7 @@ def write_for_all_users(path: Path, content: bytes) -> None:
     Raises:
         OSError: It cannot be written.
     """
+    # Only folders that this call creates get the mode: the others are the admin's.
     missing = [folder for folder in path.parents if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir()
@@ -43,6 +44,7 @@ def write_for_all_users(path: Path, content: bytes) -> None:
 
 
 def _write(path: Path, content: bytes, *, mode: int) -> None:
+    # In the same folder, so that the replacement is one step.
     handle, name = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -74,6 +76,7 @@ def make_own_folder(path: Path) -> None:
     Raises:
         OSError: It cannot be created, or belongs to another user, as does a link to it or the folder that it is in.
     """
+    # Both the folder and a link to it must be the user's: a stranger could turn a link.
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     statuses = (path.stat(), path.lstat(), path.parent.stat(), path.parent.lstat())
     if not {each.st_uid for each in statuses} <= {0, os.geteuid()}:
@@ -90,6 +93,7 @@ def open_own(path: Path, flags: int, owners: Collection[int]) -> int:
     if not _is_owned(path.parent.stat(), (0, os.geteuid())):
         raise PermissionError(errno.EPERM, "not a folder of one's own", str(path.parent))
 
+    # O_NONBLOCK: a FIFO of a stranger would make us wait; O_NOFOLLOW: a link could lead anywhere.
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     status = os.fstat(file)
     if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1 and _is_owned(status, owners):

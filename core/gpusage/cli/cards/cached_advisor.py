@@ -72,4 +72,5 @@ def _read(path: Path, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...] | None:
         needs = _DECODER.decode(read_own(path, MAXIMUM_BYTES) or b"")
     except ValueError:  # the base class of msgspec's errors
         return None
+    # A key of SHA-256 does not clash, but a file may be damaged.
     return needs if [need.gpu for need in needs] == [gpu.name for gpu in gpus] else None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gpusage.cli import documents, figures, options, tables
+from gpusage.cli import documents, options, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.decisions.advisor import advisor
 from gpusage.graphs.card.text import encode, write_file
@@ -33,39 +32,46 @@ def card(
     context: click.Context, models: tuple[str, ...], shape: tuple[str, ...], output: Path | None, *, as_json: bool
 ) -> None:
     """Describe each MODEL in at most 4096 characters, without its weights."""
-    if output is not None and not _is_folder(output):
-        _check_file(context, output, len(models))
-    graphs = [_read(word, shape) for word in models]
-    cards = [_document(graph) for graph in graphs]
+    # is_dir() of pathlib raises in a folder that may not be searched.
+    is_folder = output is not None and os.path.isdir(output)  # noqa: PTH112
+    if output is not None and not is_folder:
+        if len(models) > 1:
+            message = f"Output {str(output)!r} must be a folder where there are several models; got no folder. Make it."
+            raise click.UsageError(message, context)
+        if not output.name.endswith(CARD_SUFFIX):
+            message = f"Output {output.name!r} must end with {CARD_SUFFIX!r}, by which a card is known. Rename it."
+            raise click.UsageError(message, context)
+
+    # All models are read and encoded before the first card is written.
+    graphs = []
+    for word in models:
+        request = options.read_request(word, {"shape": shape})
+        graphs.append(read_graph(advisor(), request.model, dict(request.workload.shape)))
+    texts = [encode(graph) for graph in graphs]
     if output is not None:
-        _save(graphs, output)
+        for graph in graphs:
+            write_file(graph, output / f"{graph.name}{CARD_SUFFIX}" if is_folder else output)
+
     if as_json:
+        cards = [
+            {"model": documents.model(graph), "summary": summarize(graph), "byte_count": len(text), "card": text}
+            for graph, text in zip(graphs, texts, strict=True)
+        ]
         tables.print_json({"schema": SCHEMA, "cards": cards})
     else:
-        tables.show_rows(COLUMNS, [_cells(card) for card in cards])
+        tables.show_rows(COLUMNS, [_cells(graph, text) for graph, text in zip(graphs, texts, strict=True)])
 
 
-def _check_file(context: click.Context, output: Path, count: int) -> None:
-    if count > 1:
-        message = f"Output {str(output)!r} must be a folder where there are several models; got no folder. Make it."
-        raise click.UsageError(message, context)
-    if not output.name.endswith(CARD_SUFFIX):
-        message = f"Output {output.name!r} must end with {CARD_SUFFIX!r}, by which a card is known. Rename it."
-        raise click.UsageError(message, context)
-
-
-def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 - is_dir() raises where a folder may not be searched
-
-
-def _read(word: str, shape: Sequence[str]) -> ModelGraph:
-    request = options.read_requests([word], {"shape": shape})[0]
-    return read_graph(advisor(), request.model, dict(request.workload.shape))
-
-
-def _document(graph: ModelGraph) -> dict[str, Any]:
-    text = encode(graph)
-    return {"model": documents.model(graph), "summary": summarize(graph), "byte_count": len(text), "card": text}
+def _cells(graph: ModelGraph, text: str) -> list[str]:
+    commonest = Counter(node.op_type for node in graph.nodes).most_common(COMMONEST)
+    return [
+        graph.name,
+        str(len(graph.nodes)),
+        str(len(set(graph.nodes))),
+        tables.count_text(graph.parameter_count),
+        f"{len(text)} B",
+        ", ".join(f"{count} {op_type}" for op_type, count in commonest),
+    ]
 
 
 def summarize(graph: ModelGraph) -> dict[str, Any]:
@@ -82,21 +88,3 @@ def summarize(graph: ModelGraph) -> dict[str, Any]:
         "unknown_op_types": dict(graph.unknown_op_types),
         "notes": list(graph.notes),
     }
-
-
-def _save(graphs: Sequence[ModelGraph], output: Path) -> None:
-    for graph in graphs:
-        write_file(graph, output / f"{graph.name}{CARD_SUFFIX}" if _is_folder(output) else output)
-
-
-def _cells(card: Mapping[str, Any]) -> list[str]:
-    summary = card["summary"]
-    commonest = list(summary["op_types"].items())[:COMMONEST]
-    return [
-        summary["name"],
-        str(summary["node_count"]),
-        str(summary["kind_count"]),
-        figures.count(summary["parameter_count"]),
-        f"{card['byte_count']} B",
-        ", ".join(f"{count} {op_type}" for op_type, count in commonest),
-    ]

@@ -47,7 +47,16 @@ def comment_of_run(
     """
     document = _read(record, ".json")
     card = record.with_name(f"{record.name}{CARD_SUFFIX}")
-    if not document or document.get("varies") or not _is_program(document, files) or not card.is_file():
+    if not document or document.get("varies") or not card.is_file():
+        return None
+
+    # The record is of one version of the program: its main file must still be the one that was seen.
+    path = Path(str(document.get("program") or "/"))
+    try:
+        content = read_bounded_file(str(files.get(path.name, path)), _MAXIMUM_PROGRAM_BYTES)
+    except GraphError:
+        return None
+    if hashlib.sha256(content).hexdigest() != document.get("program_digest"):
         return None
 
     try:
@@ -59,16 +68,6 @@ def comment_of_run(
     return ",".join(words)
 
 
-def _is_program(document: Mapping[str, Any], files: Mapping[str, Path]) -> bool:
-    """Return whether the main file of the program is still the one that was seen."""
-    path = Path(str(document.get("program") or "/"))
-    try:
-        content = read_bounded_file(str(files.get(path.name, path)), _MAXIMUM_PROGRAM_BYTES)
-    except GraphError:
-        return False
-    return hashlib.sha256(content).hexdigest() == document.get("program_digest")
-
-
 def _step_time_key(record: Path, document: Mapping[str, Any], catalogue: GpuCatalogue) -> list[str]:
     """Return the key of the step time, if the program of *document* was measured, and none before it."""
     measured = _read(record, ".measured.json")
@@ -77,6 +76,7 @@ def _step_time_key(record: Path, document: Mapping[str, Any], catalogue: GpuCata
 
     step_time_s, name = measured.get("step_time_s"), measured.get("gpu")
     gpu = known_gpu(catalogue, name) if isinstance(name, str) else None
+    # A microsecond to hours: anything else is no step of a training.
     if gpu is None or not isinstance(step_time_s, float) or not 1e-6 < step_time_s < 1e4:
         return []
     return [f"step_time={1e3 * step_time_s:.4g}ms@{gpu}"]

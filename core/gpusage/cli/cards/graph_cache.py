@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]
         return parse_graph(read_own(path, MAXIMUM_GRAPH_BYTES) or b"", "Graph")
     except GraphError:  # none is cached, or another version wrote it
         pass
+    # A person waits many seconds, once; a script needs no word of it.
     if sys.stderr.isatty():
         click.echo(f"Building {source} with transformers; the next call finds it in {path.parent}.", err=True)
     graph = advisor.read(source, shape)
@@ -61,39 +63,33 @@ def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]
 def _cache_path(source: str, shape: Mapping[str, Sequence[int]]) -> Path | None:
     """Return the path of the cached graph of *source*, ``None`` if transformers does not build it."""
     path = configuration_path(source)
+    library, _, name = source.partition(":")
+    configuration: object = None
     try:
         if path is not None:
-            configuration: object = read_bounded_file(path, MAXIMUM_CONFIGURATION_BYTES)
-        else:
-            configuration = _configuration_of_name(source, shape)
+            configuration = read_bounded_file(path, MAXIMUM_CONFIGURATION_BYTES)
+        elif library == "hf":
+            from gpusage.graphs.named import huggingface  # every command imports this module; few models have a name
+
+            # A name with a card needs no library, so its graph is not cached.
+            if not huggingface.find_card(name, shape):
+                configuration = huggingface.find_configuration(name)
     except GraphError:
         return None  # its reader raises the error
     if configuration is None:
         return None
 
+    versions = []
+    for each in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions.append((each, version(each)))
     identity = (
         _FORMAT,
         str(Path(path).absolute()) if path else "",
         source,
         configuration,
         sorted((name, tuple(sizes)) for name, sizes in shape.items()),
-        [(library, _version(library)) for library in _LIBRARIES],
+        versions,
         tuple(source_files(_READERS)),
     )
     return user_cache() / "graphs" / hashlib.sha256(repr(identity).encode("utf-8", "replace")).hexdigest()
-
-
-def _configuration_of_name(source: str, shape: Mapping[str, Sequence[int]]) -> object:
-    library, _, name = source.partition(":")
-    if library != "hf":
-        return None
-    from gpusage.graphs.named import huggingface  # every command imports this module; few models have a name
-
-    return None if huggingface.find_card(name, shape) else huggingface.find_configuration(name)
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gpusage.cli import documents, figures, tables
+from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
 from gpusage.predictors.explanation import BOUNDS, NAMES, Explanation, Layer, MemoryPart, Seconds
 from gpusage.predictors.known import NOTHING_KNOWN
@@ -70,7 +70,7 @@ def observed_figures(graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> l
 def show(explanation: Explanation) -> None:
     """Print where the time and the memory go."""
     verb = "is predicted to take" if explanation.known.step_time_s else "takes"
-    title = f"On {explanation.gpu} a step {verb} {figures.seconds(explanation.step_time_s)}."
+    title = f"On {explanation.gpu} a step {verb} {tables.seconds_text(explanation.step_time_s)}."
     tables.show(f"{title} {account(explanation)}\n")
     tables.show_filled(class_columns(explanation), list(class_rows(explanation)))
 
@@ -80,7 +80,7 @@ def show(explanation: Explanation) -> None:
     tables.show(f"\n{count}{longest}:\n")
     tables.show_filled(LAYER_COLUMNS, [layer_row(layer, explanation.step_time_s) for layer in layers[:SHOWN_LAYERS]])
 
-    peak = f"{figures.size(memory_bytes(explanation))}{observed_memory(explanation.known)}"
+    peak = f"{tables.size_text(memory_bytes(explanation))}{observed_memory(explanation.known)}"
     tables.show(f"\nAt its peak the memory holds {peak}:\n")
     tables.show_rows(MEMORY_COLUMNS, list(memory_rows(explanation)))
     tables.show("")
@@ -100,13 +100,17 @@ def account(explanation: Explanation) -> str:
     else:
         of_both = [f"{100 * part_s / (step_s + explanation.gaps_s):.0f} %" for part_s in parts_s]
         if of_both != of_step:
-            gaps = f"A usual host leaves gaps of {figures.seconds(explanation.gaps_s)} between the kernels beside that"
+            gaps = (
+                f"A usual host leaves gaps of {tables.seconds_text(explanation.gaps_s)} between the kernels beside that"
+            )
             together = f"of both together GPU busy, SM activity and DRAM activity are {', '.join(of_both)}"
             text = f"{text} {gaps}: {together}."
 
     if not explanation.exchange_s:
         return text
-    waiting = f"each waits {figures.seconds(explanation.exchange_s)} for the others, while a kernel runs on few SMs."
+    waiting = (
+        f"each waits {tables.seconds_text(explanation.exchange_s)} for the others, while a kernel runs on few SMs."
+    )
     return f"{text} All this is per GPU. In addition, {waiting}"
 
 
@@ -119,12 +123,12 @@ def observed_sentences(explanation: Explanation) -> str:
     source, busy = known.gpu_utilization.source, f"{100 * known.gpu_utilization.interval.value:.0f} %"
     waits_s = observed_wait_s(explanation)
     if known.step_time_s:
-        step = figures.seconds(known.step_time_s.interval.value)
-        waiting = f", so the GPU waits {figures.seconds(waits_s)} of it" if waits_s else ""
+        step = tables.seconds_text(known.step_time_s.interval.value)
+        waiting = f", so the GPU waits {tables.seconds_text(waits_s)} of it" if waits_s else ""
         of_step = f"The step time is known from {known.step_time_s.source}: {step}. GPU busy is then {busy}{waiting}."
         return f"{of_step} All else here is of the step as predicted."
     if waits_s:
-        waiting = f"Beside the step as predicted the GPU then waits {figures.seconds(waits_s)}"
+        waiting = f"Beside the step as predicted the GPU then waits {tables.seconds_text(waits_s)}"
         return f"GPU busy is known from {source}: {busy}. {waiting}; no row here contains that."
     return f"GPU busy is known from {source}: {busy}. That is more than the step as predicted has here."
 
@@ -146,7 +150,7 @@ def observed_wait_s(explanation: Explanation) -> float:
 def observed_memory(known: ObservedFigures) -> str:
     """Return the observed peak of the memory, to stand behind the predicted one; empty where there is none."""
     figure = known.memory_bytes
-    return f" as predicted; known from {figure.source}: {figures.size(figure.interval.value)}" if figure else ""
+    return f" as predicted; known from {figure.source}: {tables.size_text(figure.interval.value)}" if figure else ""
 
 
 def document(explanation: Explanation) -> dict[str, Any]:
@@ -242,7 +246,7 @@ def class_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
 
 def layer_row(layer: MergedLayer, step_s: float) -> tuple[str, ...]:
     """Return the cells of `LAYER_COLUMNS`."""
-    saved_text = figures.size(layer.saved_bytes) if layer.saved_bytes else ""
+    saved_text = tables.size_text(layer.saved_bytes) if layer.saved_bytes else ""
     words = describe_layer(layer.first), str(layer.times), str(layer.first.first_node)
     return *words, *_time_cells(layer.seconds, step_s), saved_text
 
@@ -251,7 +255,7 @@ def memory_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
     """Yield the cells of `MEMORY_COLUMNS`, the largest part first."""
     total = memory_bytes(explanation)
     for part in sorted(explanation.memory, key=lambda part: -part.memory_bytes):
-        yield memory_label(part), figures.size(part.memory_bytes), _share(part.memory_bytes, total)
+        yield memory_label(part), tables.size_text(part.memory_bytes), _share(part.memory_bytes, total)
 
 
 def memory_bytes(explanation: Explanation) -> float:
@@ -279,7 +283,7 @@ def _time_cells(seconds: Seconds, step_s: float) -> tuple[str, ...]:
 
 
 def _time(value_s: float) -> str:
-    return figures.seconds(value_s) if value_s else ""
+    return tables.seconds_text(value_s) if value_s else ""
 
 
 def _share(part: float, whole: float) -> str:

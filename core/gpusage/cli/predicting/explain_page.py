@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from gpusage.cli import figures
+from gpusage.cli import tables
 from gpusage.cli.predicting import explain
 from gpusage.predictors.explanation import BOUNDS, Explanation, Seconds
 from gpusage.reports.pages import bars, curves, html
@@ -43,17 +43,15 @@ class Model:
 
 def page(models: Sequence[Model], legend: str, origin: html.Origin | None = None) -> str:
     """Return the page of *models*; *legend* says how to read their tables."""
-    contents = html.contents([*_contents(models), (DEFINITIONS_ANCHOR, "What the words mean")])
+    headings = []
+    for number, model in enumerate(models, start=1):
+        headings.append((f"model-{number}", model.title))
+        headings += [(_anchor(number, each), f"{model.title} on {each.gpu}") for each in model.explanations]
+    contents = html.contents([*headings, (DEFINITIONS_ANCHOR, "What the words mean")])
+
     body = "".join(_model(number, model, legend) for number, model in enumerate(models, start=1))
     words = html.heading(2, DEFINITIONS_ANCHOR, "What the words mean") + html.definitions(DEFINITIONS)
     return html.page("gpusage predict", f"{contents}{body}{words}", origin)
-
-
-def _contents(models: Sequence[Model]) -> Iterator[tuple[str, str]]:
-    for number, model in enumerate(models, start=1):
-        yield f"model-{number}", model.title
-        for explanation in model.explanations:
-            yield _anchor(number, explanation), f"{model.title} on {explanation.gpu}"
 
 
 def _anchor(number: int, explanation: Explanation) -> str:
@@ -73,20 +71,22 @@ def _model(number: int, model: Model, legend: str) -> str:
 
 def _speeds(needs: Sequence[GpuNeed]) -> str:
     """Return the speeds of GPUs side by side, nothing where there is one alone."""
-    if len(needs) < 2:  # one has nothing beside it
+    if len(needs) < 2:
         return ""
-    return _meters([_speed(need) for need in needs], SPEED_COLOURS, "Samples per second, and the memory needed")
 
-
-def _speed(need: GpuNeed) -> bars.Bar:
-    rate, memory = need.throughput_samples_per_s, figures.size(need.memory_bytes.value)
-    share = f", {need.share_percent} %" if need.share_percent != curves.WHOLE_PERCENT else ""
-    colour = "samples per second" if need.fits else "does not fit"
-    return bars.Bar(
-        label=f"{need.gpu}{share}",
-        text=f"{figures.plain(rate)}; {memory}{'' if need.fits else ', does not fit'}",
-        parts=[(colour, rate.value), ("up to the upper end", rate.high - rate.value)],
-    )
+    speeds = []
+    for need in needs:
+        rate, memory = need.throughput_samples_per_s, tables.size_text(need.memory_bytes.value)
+        share = f", {need.share_percent} %" if need.share_percent != curves.WHOLE_PERCENT else ""
+        colour = "samples per second" if need.fits else "does not fit"
+        speeds.append(
+            bars.Bar(
+                label=f"{need.gpu}{share}",
+                text=f"{tables.interval_text(rate)}; {memory}{'' if need.fits else ', does not fit'}",
+                parts=[(colour, rate.value), ("up to the upper end", rate.high - rate.value)],
+            )
+        )
+    return _meters(speeds, SPEED_COLOURS, "Samples per second, and the memory needed")
 
 
 def section(explanation: Explanation, anchor: str = "explanation") -> str:
@@ -94,58 +94,51 @@ def section(explanation: Explanation, anchor: str = "explanation") -> str:
     layers = [
         bars.Bar(
             label=f"node {layer.first_node}, {explain.describe_layer(layer)}",
-            text=f"{figures.seconds(layer.seconds.total_s)}, {layer.seconds.bound}",
+            text=f"{tables.seconds_text(layer.seconds.total_s)}, {layer.seconds.bound}",
             parts=_parts(layer.seconds),
         )
         for layer in explanation.layers
     ]
 
+    waiting_s = explanation.waiting_s
+    classes = [
+        bars.Bar(label=part.name, text=tables.seconds_text(part.seconds.total_s), parts=_parts(part.seconds))
+        for part in explanation.classes
+    ]
+    classes.append(bars.Bar(label=explain.WAITING, text=tables.seconds_text(waiting_s), parts=[("launch", waiting_s)]))
+    of_memory = [
+        bars.Bar(
+            label=explain.memory_label(part),
+            text=tables.size_text(part.memory_bytes),
+            parts=[("memory", part.memory_bytes)],
+        )
+        for part in sorted(explanation.memory, key=lambda part: -part.memory_bytes)
+    ]
+
     rows = [explain.layer_row(layer, explanation.step_time_s) for layer in explain.merge_layers(explanation.layers)]
-    memory = figures.size(explain.memory_bytes(explanation))
+    memory = tables.size_text(explain.memory_bytes(explanation))
     predicted = " as predicted" if explanation.known.step_time_s or explanation.known.memory_bytes else ""
-    title = f"{explanation.gpu}: {figures.seconds(explanation.step_time_s)} per step, {memory}{predicted}"
+    title = f"{explanation.gpu}: {tables.seconds_text(explanation.step_time_s)} per step, {memory}{predicted}"
     columns = [column.title for column in explain.LAYER_COLUMNS]
     sequence = html.wide(bars.sequence(layers, COLOURS))
     parts = [
         html.heading(3, anchor, title),
         f"<p>{escape(explain.account(explanation))}</p>",
-        _meters(_classes(explanation), COLOURS, "Time of one step by operator class, and what holds it up"),
+        _meters(classes, COLOURS, "Time of one step by operator class, and what holds it up"),
         html.figure(sequence, "Time by layer, from the first to the last; point at a bar"),
-        _meters(_memory(explanation), MEMORY_COLOUR, "Device memory at its peak"),
+        _meters(of_memory, MEMORY_COLOUR, "Device memory at its peak"),
         html.table([column.title for column in explain.class_columns(explanation)], explain.class_rows(explanation)),
         f"<details><summary>All layers</summary>{html.table(columns, rows)}</details>",
     ]
-
     return "".join(parts)
 
 
 def _meters(drawn: Sequence[bars.Bar], colours: Mapping[str, str], caption: str) -> str:
     """Return bars with what their colours stand for."""
+    # A legend names only colours that are drawn.
     used = {name for bar in drawn for name, length in bar.parts if length > 0}
     legend = bars.legend({name: colour for name, colour in colours.items() if name in used})
     return html.figure(f"{legend}{bars.meters(drawn, colours)}", caption)
-
-
-def _classes(explanation: Explanation) -> list[bars.Bar]:
-    waiting = bars.Bar(
-        label=explain.WAITING, text=figures.seconds(explanation.waiting_s), parts=[("launch", explanation.waiting_s)]
-    )
-    classes = [
-        bars.Bar(label=part.name, text=figures.seconds(part.seconds.total_s), parts=_parts(part.seconds))
-        for part in explanation.classes
-    ]
-    return [*classes, waiting]
-
-
-def _memory(explanation: Explanation) -> list[bars.Bar]:
-    return [
-        bars.Bar(
-            label=explain.memory_label(part),
-            text=figures.size(part.memory_bytes),
-            parts=[("memory", part.memory_bytes)],
-        )
-        for part in sorted(explanation.memory, key=lambda one: -one.memory_bytes)
-    ]
 
 
 def _parts(seconds: Seconds) -> list[tuple[str, float]]:

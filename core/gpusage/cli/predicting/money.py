@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpusage.cli import documents, figures, tables
+from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
 from gpusage.policies.preference import run_of
 from gpusage.settings.configuration_file import configuration_path, read_configuration
@@ -47,12 +47,12 @@ class Bill(NamedTuple):
         """Print what the run costs on each GPU, and where it ends in time."""
         priced = [(gpu, cost) for gpu, cost in zip(self.gpus, self.costs, strict=True) if cost is not None]
         if priced:
-            costs = ", ".join(f"{gpu} {figures.plain(cost)}" for gpu, cost in priced)
+            costs = ", ".join(f"{gpu} {tables.interval_text(cost)}" for gpu, cost in priced)
             tables.show(f"The run costs, by the site's prices: {costs}.")
         if self.deadline_s is None:
             return
 
-        within = f"within {figures.seconds(self.deadline_s)}"
+        within = f"within {tables.seconds_text(self.deadline_s)}"
         if self.cheapest is None:
             tables.show(f"No {'GPU with a price' if priced else 'GPU'} here certainly ends the run {within}.")
         elif priced:
@@ -73,6 +73,7 @@ def bill_of(needs: Sequence[GpuNeed], run: Workload, deadline_s: float | None, c
     if run.steps is None:
         message = "Option --deadline needs the number of steps; got none. Add --steps."
         raise RequestError(message)
+    # A price is of one GPU for an hour.
     prices = {gpu: price * run.gpus for gpu, price in site_prices(catalogue).items()}
     runs = [run_of(need, run.steps, prices.get(need.gpu)) for need in needs]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpusage.cli import documents, figures, tables
+from gpusage.cli import documents, tables
 from gpusage.predictors.intervals import scaled
 from gpusage_hooks.types import GpuNeed, ModelGraph, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -65,6 +65,7 @@ def columns(needs: Sequence[GpuNeed], run: Workload | None = None, *, has_batch:
     gpu, *others = COLUMNS
     batch = (tables.Column("batch"),) if has_batch else ()
     if run and run.generate:
+        # Before the speed-up, which stays last.
         others.insert(-1, tables.Column("tokens/s"))
     if run and run.steps:
         others.append(tables.Column(f"{run.steps} steps"))
@@ -76,26 +77,27 @@ def cells(
 ) -> list[str]:
     """Return the cells of `columns` for *need*; the speed-up is against *first*."""
     batch = [str(run.batch_size)] if run and has_batch else []
-    share = [f"{need.share_percent} %", figures.plain(need.slowdown, "x")] if is_shared else []
+    share = [f"{need.share_percent} %", tables.interval_text(need.slowdown, "x")] if is_shared else []
     row = [
         need.gpu + ("" if need.familiar else " *"),
         *batch,
         *share,
-        figures.time(need.step_time_s),
-        figures.memory(need.required_bytes),
+        tables.time_text(need.step_time_s),
+        tables.memory_text(need.required_bytes),
         "yes" if need.fits else "no",
-        "" if need.memory_bytes == need.required_bytes else figures.memory(need.memory_bytes),
-        figures.share(need.gpu_utilization),
-        figures.share(need.sm_activity),
-        figures.share(need.dram_activity),
-        figures.plain(need.throughput_samples_per_s),
+        # Empty where a run fails with less than it takes: then both are one figure.
+        "" if need.memory_bytes == need.required_bytes else tables.memory_text(need.memory_bytes),
+        tables.share_text(need.gpu_utilization),
+        tables.share_text(need.sm_activity),
+        tables.share_text(need.dram_activity),
+        tables.interval_text(need.throughput_samples_per_s),
     ]
 
     if run and run.generate:
-        row.append(figures.plain(scaled(need.throughput_samples_per_s, run.generate.new_tokens)))
-    row.append(figures.plain(documents.speedup(need, first), "x"))
+        row.append(tables.interval_text(scaled(need.throughput_samples_per_s, run.generate.new_tokens)))
+    row.append(tables.interval_text(documents.speedup(need, first), "x"))
     if run and run.steps:
-        row.append(figures.time(scaled(need.step_time_s, run.steps)))
+        row.append(tables.time_text(scaled(need.step_time_s, run.steps)))
 
     return row
 
@@ -132,8 +134,8 @@ def show(group: Sequence[Prediction]) -> None:
 def describe_model(graph: ModelGraph) -> str:
     """Return what a model is, in one line."""
     document = documents.model(graph)
-    nodes, parameters = f"{graph.source}: {document['node_count']} nodes", figures.count(graph.parameter_count)
-    return f"{nodes}, {parameters} parameters, {figures.count(document['flop'])}FLOP forward per sample"
+    nodes, parameters = f"{graph.source}: {document['node_count']} nodes", tables.count_text(graph.parameter_count)
+    return f"{nodes}, {parameters} parameters, {tables.count_text(document['flop'])}FLOP forward per sample"
 
 
 def describe_workload(graph: ModelGraph, run: Workload, *, has_batch: bool = True) -> str:

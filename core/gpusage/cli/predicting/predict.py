@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,9 +19,9 @@ from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.predicting import need_table
 from gpusage.cli.predicting.need_table import LEGEND, Prediction
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.prediction import settled_request
+from gpusage.decisions.prediction import largest_batches, settled_request
 from gpusage.devices.shares import share_of
-from gpusage.policies.candidates import limits_threads, why_unlimited
+from gpusage.policies.candidates import why_unlimited
 from gpusage.predictors.intervals import scaled
 from gpusage.predictors.parallel.links import GPUS_PER_HOST
 from gpusage_hooks.errors import RequestError
@@ -69,14 +70,17 @@ def predict(
         serve.serve(models, gpu_names, run, as_json=as_json)
         return
 
-    groups = _predictions(models, gpu_names, run)
     is_page = output is not None and output.suffix.lower() != ".json"
-    answers = [
-        [_response(one, run, is_named=bool(gpu_names), explains=explains or is_page) for one in group]
-        for group in groups
-    ]
+    named, explained = bool(gpu_names), explains or is_page
+    responses: list[list[Response]] = []
+    all_fit = True
+    for group in _predictions(models, gpu_names, run):
+        responses.append([])
+        for prediction in group:
+            responses[-1].append(_response(prediction, run, is_named=named, explains=explained))
+            all_fit = all_fit and all(need.fits for need in prediction.needs)  # by the upper end of the memory
 
-    everything = [answer for group in answers for answer in group]
+    everything = [*chain.from_iterable(responses)]
     document: dict[str, Any] = {"schema": SCHEMA, "predictions": []}
     if as_json or (output is not None and not is_page):
         document["predictions"] = [_document(answer, explains=explains) for answer in everything]
@@ -87,10 +91,9 @@ def predict(
     if as_json:
         tables.print_json(document)
     else:
-        for answers_of_model in answers:
-            _show(answers_of_model, explains=explains)
+        for responses_of_model in responses:
+            _show(responses_of_model, explains=explains)
         tables.show(LEGEND)
-    all_fit = all(need.fits for group in groups for one in group for need in one.needs)
     context.exit(1 if run["must_fit"] and not all_fit else 0)
 
 
@@ -105,11 +108,13 @@ def _predictions(models: Sequence[str], names: Sequence[str], run: Mapping[str, 
         raise click.UsageError(message)
 
     # A model with a batch of its own has the same request for each size, so each request counts once.
-    of_each_batch = [{**run, "batch": size} for size in sizes or (None,)]
-    groups = [list(dict.fromkeys(options.read_request(model, one) for one in of_each_batch)) for model in models]
+    groups = []
+    for model in models:
+        requests = (options.read_request(model, {**run, "batch": size}) for size in sizes or (None,))
+        groups.append([*dict.fromkeys(requests)])
 
     catalogue = advisor().catalogue
-    gpus = [catalogue.find(name) for name in names] or list(catalogue.generations())
+    gpus = [*map(catalogue.find, names)] or list(catalogue.generations())
     if set(percents) - {WHOLE_PERCENT}:
         for gpu in gpus if names else ():
             if why := why_unlimited(gpu):
@@ -118,7 +123,7 @@ def _predictions(models: Sequence[str], names: Sequence[str], run: Mapping[str, 
                     f"{gpu.name}, which is {why}. Leave out that GPU, or --share."
                 )
                 raise RequestError(message)
-        gpus = [gpu for gpu in gpus if limits_threads(gpu)]
+        gpus = [gpu for gpu in gpus if not why_unlimited(gpu)]
     if any(request.workload.gpus > GPUS_PER_HOST for group in groups for request in group):
         from gpusage.cli.predicting.money import in_site_network
 
@@ -142,35 +147,37 @@ def _predictions_of_model(
         RequestError: A step time is known of a GPU that is not among *gpus*.
     """
     graph = read_graph(advisor(), requests[0].model, dict(requests[0].workload.shape))
-    runs = [settled_request(request, graph).workload for request in requests]
-    name = runs[0].alone.gpu
+    run = settled_request(requests[0], graph).workload
+    name = run.alone.gpu
     if name is not None and advisor().catalogue.find(name) not in gpus:
         message = f"Option --step-time must name a GPU that is predicted for; got {name!r}. Add --gpu {name}."
         raise RequestError(message)
 
     if not largest:
-        needs_of_each = [_needs(graph, run, gpus, percents) for run in runs]
-        return [Prediction(graph, run, needs, needs[0]) for run, needs in zip(runs, needs_of_each, strict=True)]
-
-    from gpusage.decisions.prediction import largest_batches
+        predictions = []
+        for request in requests:
+            run = settled_request(request, graph).workload
+            needs = _needs(graph, run, gpus, percents)
+            predictions.append(Prediction(graph, run, needs, needs[0]))
+        return predictions
 
     def needs_of_size(size: int) -> tuple[GpuNeed, ...]:
-        return _needs(graph, replace(runs[0], batch_size=size), gpus, percents)
+        return _needs(graph, replace(run, batch_size=size), gpus, percents)
 
     fitting = largest_batches(graph, lambda size: [need.fits for need in needs_of_size(size)])
     sizes = [max(size, 1) for size in fitting]  # where none fits, one sample shows by how much
-    needs = [needs_of_size(size)[place] for place, size in enumerate(sizes)]
+    needs_of_each = [needs_of_size(size)[place] for place, size in enumerate(sizes)]
 
     # Steps of different batches are compared by samples per second: the first need's step is
     # stretched to as many samples as the other one has.
     return [
         Prediction(
             graph,
-            replace(runs[0], batch_size=size),
+            replace(run, batch_size=size),
             (need,),
-            replace(needs[0], step_time_s=scaled(needs[0].step_time_s, size / sizes[0])),
+            replace(needs_of_each[0], step_time_s=scaled(needs_of_each[0].step_time_s, size / sizes[0])),
         )
-        for size, need in zip(sizes, needs, strict=True)
+        for size, need in zip(sizes, needs_of_each, strict=True)
     ]
 
 
@@ -193,6 +200,7 @@ def _response(prediction: Prediction, run: Mapping[str, Any], *, is_named: bool,
     from gpusage.cli.predicting import explain
     from gpusage.predictors.explanation import explanation_of
 
+    # A GPU has one need for each share, and one explanation.
     names = dict.fromkeys(need.gpu for need in (needs if is_named else needs[-1:]))
     gpus = [advisor().catalogue.find(name) for name in names]
     if workload.gpus > GPUS_PER_HOST:
@@ -215,13 +223,14 @@ def _page(answers: Sequence[Response]) -> str:
     from gpusage.cli.user_file import page_origin
     from gpusage.reports.pages import curves
 
+    # Two batches of one model need different titles.
     names = [answer.prediction.graph.name for answer in answers]
     models = []
     for prediction, explanations, _ in answers:
         graph, run, needs, _ = prediction
         columns, rows, notes = need_table.table([prediction])
         gpus = [advisor().catalogue.find(name) for name in dict.fromkeys(need.gpu for need in needs)]
-        shared = [gpu for gpu in gpus if limits_threads(gpu) and not gpu.parent_gpu]
+        shared = [gpu for gpu in gpus if not why_unlimited(gpu) and not gpu.parent_gpu]
         models.append(
             explain_page.Model(
                 title=f"{graph.name}, batch {run.batch_size}" if names.count(graph.name) > 1 else graph.name,

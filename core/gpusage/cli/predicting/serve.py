@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from gpusage.cli import documents, figures, options, tables
+from gpusage.cli import documents, options, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.predicting.money import site_prices
 from gpusage.decisions.advisor import advisor
@@ -16,10 +16,9 @@ from gpusage.predictors.intervals import interval_around
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
-from gpusage_hooks.units import HOUR_S
+from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 if TYPE_CHECKING:
-    from gpusage.decisions.serving import Fleet, Serving
     from gpusage_hooks.types import Engine
 
 SCHEMA = "gpusage.serve/1"
@@ -71,6 +70,7 @@ def serve(models: Sequence[str], names: Sequence[str], run: Mapping[str, Any], *
                 f"Option --serve of model {graph.name!r} must come with --generate; got none. Add --generate 512+128."
             )
             raise RequestError(message)
+        # A server runs an engine; vllm is the usual one.
         workload = workload if "engine" in request.named else replace(workload, engine="vllm")
         rows = [_document(graph, workload, gpu, run) for gpu in _gpus(names, workload.engine)]
         if as_json:
@@ -105,41 +105,29 @@ def _document(graph: ModelGraph, workload: Workload, gpu: Gpu, run: Mapping[str,
     from gpusage.decisions.serving import fleet_of, serving_of  # numpy
 
     serving, rate = serving_of(graph, workload, gpu), run["requests_per_s"]
-    document = _figures(serving, site_prices(advisor().catalogue).get(gpu.name))
-    if rate is None:
-        return document
-    limit_s = run["first_token_s"]
-    fleet: Fleet | None = fleet_of(graph, workload, gpu, rate, inf if limit_s is None else limit_s)
-    none = {"gpu_count": None, "share_percent": None}
-    return {
-        **document,
-        **({"gpu_count": fleet.gpu_count, "share_percent": fleet.share_percent} if fleet else none),
-    }
-
-
-def _figures(serving: Serving, price_per_hour: float | None) -> dict[str, Any]:
-    """Return what a GPU serves as the JSON document has it; what it cannot serve has no figures."""
     document: dict[str, Any] = {
         "gpu": serving.gpu,
         "answers": serving.answers,
         "kv_block_count": serving.block_count,
         "longest_tokens": serving.longest_tokens,
     }
-    if not serving.answers:
-        return document
+    if serving.answers:  # a GPU that can serve no answer has no figures
+        values = {
+            "first_token_s": serving.first_token_s,
+            "tokens_per_s_per_user": serving.user_tokens_per_s,
+            "tokens_per_s": serving.tokens_per_s,
+        }
+        price_per_hour = site_prices(advisor().catalogue).get(gpu.name)
+        if price_per_hour is not None:
+            values["cost_per_million_tokens"] = price_per_hour / HOUR_S / serving.tokens_per_s * MILLION
+        document |= {name: documents.interval(interval_around(value, serving.factor)) for name, value in values.items()}
 
-    values = {
-        "first_token_s": serving.first_token_s,
-        "tokens_per_s_per_user": serving.user_tokens_per_s,
-        "tokens_per_s": serving.tokens_per_s,
-    }
-
-    if price_per_hour is not None:
-        values["cost_per_million_tokens"] = price_per_hour / HOUR_S / serving.tokens_per_s * MILLION
-    return {
-        **document,
-        **{name: documents.interval(interval_around(value, serving.factor)) for name, value in values.items()},
-    }
+    if rate is not None:
+        limit_s = run["first_token_s"]
+        fleet = fleet_of(graph, workload, gpu, rate, inf if limit_s is None else limit_s)
+        document["gpu_count"] = fleet.gpu_count if fleet else None
+        document["share_percent"] = fleet.share_percent if fleet else None
+    return document
 
 
 def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> None:
@@ -147,14 +135,15 @@ def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any
     manner = ", ".join([workload.precision, *documents.manner_words(workload)])
     tables.show(f"{graph.source}, served in {manner}\n")
     names = ["answers", "KV blocks", "longest", "first token", "tokens/s per user", "tokens/s per GPU"]
+    # Columns that no row fills are left out.
     names += [
         *(["1M tokens cost"] if any("cost_per_million_tokens" in row for row in rows) else []),
         *(["GPUs"] if run["requests_per_s"] else []),
     ]
     columns = [tables.Column("GPU", is_left=True), *map(tables.Column, names)]
-    tables.show_rows(columns, [_cells(row, len(columns), run) for row in rows])
-    too_small = [row["gpu"] for row in rows if not row["answers"]]
+    tables.show_rows(columns, [_cells(row, len(columns), is_rated=run["requests_per_s"] is not None) for row in rows])
 
+    too_small = [row["gpu"] for row in rows if not row["answers"]]
     if too_small:
         bits = "" if workload.precision == "int4" else ", fewer bits for each weight (--precision int4)"
         tables.show(
@@ -165,20 +154,19 @@ def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any
     tables.show(f"\n{LEGEND}")
 
 
-def _cells(row: Mapping[str, Any], width: int, run: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any], width: int, *, is_rated: bool) -> list[str]:
+    """Return the cells of one GPU, *width* of them; with a rate the last one is how many GPUs serve it."""
     cells = [row["gpu"], str(row["answers"]), str(row["kv_block_count"]), f"{row['longest_tokens']} tokens"]
     if "first_token_s" in row:
-        cells.append(figures.seconds(row["first_token_s"]["value"]))
-        cells += [figures.number(row[name]["value"]) for name in ("tokens_per_s_per_user", "tokens_per_s")]
-
+        cells.append(tables.seconds_text(row["first_token_s"]["value"]))
+        cells += [tables.number_text(row[name]["value"]) for name in ("tokens_per_s_per_user", "tokens_per_s")]
     if "cost_per_million_tokens" in row:
-        cells.append(figures.number(row["cost_per_million_tokens"]["value"]))
-    is_rated = run["requests_per_s"] is not None
+        cells.append(tables.number_text(row["cost_per_million_tokens"]["value"]))
     cells += [""] * (width - len(cells) - is_rated)
-    return [*cells, _fleet_words(row)] if is_rated else cells
+    if not is_rated:
+        return cells
 
-
-def _fleet_words(row: Mapping[str, Any]) -> str:
     if row["gpu_count"] is None:
-        return "none will do"
-    return str(row["gpu_count"]) if row["share_percent"] == 100 else f"{row['share_percent']} % of one"  # percent
+        return [*cells, "none will do"]
+    is_whole = row["share_percent"] == WHOLE_PERCENT
+    return [*cells, str(row["gpu_count"]) if is_whole else f"{row['share_percent']} % of one"]

@@ -1,4 +1,4 @@
-"""The reason for a missing card: one sentence in place of the card, which the user sees when submitting.
+"""The reason for a missing card: a sentence in place of the card, which the user sees when submitting.
 
 A module of its own, because ``gpusage job-card`` runs for each sbatch and must not import the reader of cards.
 """

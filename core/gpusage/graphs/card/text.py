@@ -1,4 +1,4 @@
-"""A card: a model's graph as JSON, which people keep in a file, and as one short text that travels with a job.
+"""A card: a model's graph as JSON, which people keep in a file, and as a short text that travels with a job.
 
 The JSON lists each kind of node once, then the sequence of kinds, then for each input of a node the distance back to
 its producer: so a model's repeated blocks compress to almost nothing. A kind without ``in`` reads the first outputs of
@@ -138,15 +138,16 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
 
 
 def _readable(document: Mapping[str, Any]) -> str:
-    """Return *document* as JSON with one kind of node per line, for people and for diffs."""
+    """Return *document* as JSON with a line per kind of node, for people and for diffs."""
     lines = [f" {json.dumps(key)}: {compact_json(value)}" for key, value in document.items() if key != "kinds"]
     kinds = ",\n  ".join(json.dumps(kind, ensure_ascii=False) for kind in document["kinds"])
+    # Nodes and producers stay last: they are long, and say little to people.
     lines.insert(-2, f' "kinds": [\n  {kinds}]')
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def encode(graph: ModelGraph) -> str:
-    """Return *graph* as one base64 text of at most `MAXIMUM_CARD_BYTES`.
+    """Return *graph* as a base64 text of at most `MAXIMUM_CARD_BYTES`.
 
     Raises:
         GraphError: The graph is too irregular for so few bytes.
@@ -186,6 +187,7 @@ def decode_document(text: str) -> bytes:
     Raises:
         GraphError: As `decode`.
     """
+    # The lengths are checked before the work that they cause: the text is a stranger's.
     if len(text) > MAXIMUM_TEXT_BYTES:
         message = f"Card must be at most {MAXIMUM_TEXT_BYTES} bytes of base64; got {len(text)}. Make it again."
         raise GraphError(message)

@@ -12,9 +12,11 @@ from typing import Any, get_args
 from gpusage.graphs.model_files import MAXIMUM_NODES, MAXIMUM_RANK, check_shape, printable
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.job_keys import QUANTISED
-from gpusage_hooks.types import Attribute, ElementType, ModelGraph, Node, Precision, Shape
+from gpusage_hooks.types import Attribute, ElementType, ModelGraph, Node, Shape
 
+# Of the JSON; a card of another version is made again.
 VERSION = 1
+# Beyond any tensor, and far from overflowing 64 bits when a predictor multiplies two of them by bytes.
 MAXIMUM_COUNT = 2**48
 MAXIMUM_LIST = 4096
 MAXIMUM_ATTRIBUTES = 64
@@ -23,6 +25,7 @@ _LONGEST_WORD, _LONGEST_ATTRIBUTE = 80, 160
 _WORD = re.compile(rf"[A-Za-z0-9_.:/-]{{1,{_LONGEST_WORD}}}")
 # A word, or an equation of Einsum: ``nhw,ixh->nixw``.
 _ATTRIBUTE = re.compile(rf"[A-Za-z0-9_.:/>, -]{{1,{_LONGEST_ATTRIBUTE}}}")
+# The words of the contract, so that a new type is one line there.
 _ELEMENT_TYPES: tuple[ElementType, ...] = get_args(ElementType)
 
 
@@ -49,41 +52,43 @@ def graph_from_document(document: object, subject: str, maximum_kinds: int = MAX
 
 
 def _graph(document: dict[str, Any], subject: str, maximum_kinds: int) -> ModelGraph:
-    version = document.get("gpusage_card")
-    _require(version == VERSION, f"'gpusage_card' is not {VERSION}")
+    _require(document.get("gpusage_card") == VERSION, f"'gpusage_card' is not {VERSION}")
 
     # Kinds first: their number limits the sequence, and the sequence's length the producers.
     shapes = _Shapes(subject)
-    rows = [_mapping(kind, "kinds") for kind in _list(document.get("kinds"), "kinds", maximum_kinds)]
-    kinds = [_node_fields(kind, shapes) for kind in rows]
+    rows = _list(document.get("kinds"), "kinds", maximum_kinds)
+    kinds = [_node_fields(_mapping(row, "kinds"), shapes) for row in rows]
     sequence = _integers(document.get("nodes"), "nodes", 0, len(kinds) - 1, MAXIMUM_NODES)
-    inputs = tuple(
-        (_text(name, "inputs"), shapes.validated(shape, "inputs"))
-        for name, shape in _pairs(document.get("inputs"), "inputs")
-    )
-    producers = _producers(document.get("producers"), len(sequence), len(inputs))
-    fixed = document.get("fixed_batch_size")
+    inputs = []
+    for name, shape in _pairs(document.get("inputs"), "inputs"):
+        inputs.append((_text(name, "inputs"), shapes.validated(shape, "inputs")))
+    unknown = []
+    for name, count in _pairs(document.get("unknown_op_types"), "unknown_op_types"):
+        unknown.append((_text(name, "unknown_op_types"), _integer(count, "unknown_op_types", 1, MAXIMUM_NODES)))
 
+    fixed, trainable, precision = (document.get(key) for key in ("fixed_batch_size", "trainable", "precision"))
+    is_share = isinstance(trainable, (int, float)) and not isinstance(trainable, bool) and 0 < trainable <= 1
+    _require(trainable is None or is_share, "'trainable' is not above 0 and at most 1")
+    _require(precision is None or precision in QUANTISED, f"'precision' is not one of {', '.join(QUANTISED)}")
+
+    producers = _producers(document.get("producers"), len(sequence), len(inputs))
     return ModelGraph(
         name=_text(document.get("name"), "name"),
         source=_text(document.get("source"), "source"),
         nodes=_nodes(kinds, sequence, producers),
         producers=producers,
-        inputs=inputs,
+        inputs=tuple(inputs),
         parameter_count=_integer(document.get("parameter_count"), "parameter_count", 0, MAXIMUM_COUNT),
         fixed_batch_size=None if fixed is None else _integer(fixed, "fixed_batch_size", 1, MAXIMUM_COUNT),
-        unknown_op_types=tuple(
-            (_text(name, "unknown_op_types"), _integer(count, "unknown_op_types", 1, MAXIMUM_NODES))
-            for name, count in _pairs(document.get("unknown_op_types"), "unknown_op_types")
-        ),
-        trainable=_trainable_share(document.get("trainable", 1.0)),
-        precision=_precision(document.get("precision")),
-        notes=tuple(_text(note, "notes") for note in _list(document.get("notes"), "notes", MAXIMUM_LIST)),
+        unknown_op_types=tuple(unknown),
+        trainable=1.0 if trainable is None else float(trainable),
+        precision=precision,
+        notes=tuple([_text(note, "notes") for note in _list(document.get("notes"), "notes", MAXIMUM_LIST)]),
     )
 
 
 class _Shapes:
-    """The shapes of one card. A shape is validated once: most shapes of a card are repeated."""
+    """The shapes of a card. A shape is validated once: most shapes of a card are repeated."""
 
     def __init__(self, subject: str) -> None:
         self._subject = f"{subject}: a tensor"
@@ -91,6 +96,7 @@ class _Shapes:
 
     def validated_list(self, value: object, name: str) -> tuple[Shape, ...]:
         """Return the shapes in the list *value*."""
+        # The fast way: a card repeats its shapes, and a known one needs no second check.
         rows, valid = _list(value, name, MAXIMUM_LIST), self._valid
         try:
             return tuple([valid[tuple(row)] for row in rows])
@@ -109,17 +115,21 @@ def _node_fields(kind: dict[str, Any], shapes: _Shapes) -> dict[str, Any]:
     # A size below 0 is a multiple of the batch, which no weight's is.
     parameters = shapes.validated_list(kind["par"], "par") if "par" in kind else ()
     _require(min(chain.from_iterable(parameters), default=0) >= 0, "'par' follows the batch")
+    element_type = kind.get("type", "float")
+    _require(element_type in _ELEMENT_TYPES, "'type' is not an element type")
     attributes = _mapping(kind["attr"], "attr") if "attr" in kind else {}
     _require(len(attributes) <= MAXIMUM_ATTRIBUTES, f"'attr' is not an object of at most {MAXIMUM_ATTRIBUTES}")
+
     fields = {
         "op_type": _word(kind.get("op"), "op"),
         "outputs": shapes.validated_list(kind.get("out"), "out"),
         "parameters": parameters,
         "attributes": tuple(sorted([(_word(key, "attr"), _attribute(value)) for key, value in attributes.items()])),
-        "element_type": _element_type(kind["type"]) if "type" in kind else "float",
+        "element_type": element_type,
     }
-
-    return {**fields, "inputs": shapes.validated_list(kind["in"], "in")} if "in" in kind else fields
+    if "in" in kind:
+        fields["inputs"] = shapes.validated_list(kind["in"], "in")
+    return fields
 
 
 def _nodes(
@@ -162,30 +172,6 @@ def _producers(rows: object, node_count: int, input_count: int) -> tuple[tuple[i
     return tuple(producers)
 
 
-def _element_type(value: object) -> ElementType:
-    for element_type in _ELEMENT_TYPES:
-        if value == element_type:
-            return element_type
-    message = "'type' is not an element type"
-    raise _FieldError(message)
-
-
-def _trainable_share(value: object) -> float:
-    # Python's booleans are integers, JSON's are not numbers.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        message = "'trainable' is not above 0 and at most 1"
-        raise _FieldError(message)
-    return float(value)
-
-
-def _precision(value: object) -> Precision | None:
-    for precision in QUANTISED:
-        if value == precision:
-            return precision
-    _require(value is None, f"'precision' is not one of {', '.join(QUANTISED)}")
-    return None
-
-
 def _attribute(value: object) -> Attribute:
     if isinstance(value, str):
         # Cut, so that a long text is neither matched nor kept in the cache.
@@ -193,6 +179,7 @@ def _attribute(value: object) -> Attribute:
         return value
     if isinstance(value, list):
         return tuple(_integers(value, "attr", -MAXIMUM_COUNT, MAXIMUM_COUNT, 64))
+    # JSON of Python may hold NaN and Infinity, which no cost can be computed from.
     if isinstance(value, float):
         _require(math.isfinite(value), "'attr' is not a finite number")
         return value
@@ -200,10 +187,11 @@ def _attribute(value: object) -> Attribute:
     return _integer(value, "attr", -MAXIMUM_COUNT, MAXIMUM_COUNT)
 
 
-def _pairs(value: object, name: str) -> list[tuple[Any, Any]]:
-    rows = [_list(row, name, 2) for row in _list(value, name, MAXIMUM_LIST)]
-    _require(all(len(row) == 2 for row in rows), f"'{name}' is not a list of pairs")  # a pair
-    return [(row[0], row[1]) for row in rows]
+def _pairs(value: object, name: str) -> list[list[Any]]:
+    rows = _list(value, name, MAXIMUM_LIST)
+    for row in rows:
+        _require(len(_list(row, name, 2)) == 2, f"'{name}' is not a list of pairs")
+    return rows
 
 
 def _mapping(value: object, name: str) -> dict[str, Any]:

@@ -57,6 +57,7 @@ def find(source: str, shape: str) -> ModelGraph | None:
     if block is None:
         return None
 
+    # A block holds a few dozen cards, one a line.
     lines = _archive().read(str(block)).decode("ascii").splitlines()
     text = next(line.partition("\t")[2] for line in lines if line.startswith(f"{key}\t"))
     graph = graph_from_document(json.loads(text), f"Card {key}")

@@ -40,6 +40,7 @@ def read_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     Raises:
         GraphError: As `build_name`.
     """
+    # A card spares the import of transformers, which takes many seconds.
     of_card = find_card(name, shape)
     card = cards.find(*of_card) if of_card else None
     graph = replace(card, name=printable(name), source=f"hf:{name}") if card else build_name(name, shape)
@@ -119,6 +120,7 @@ def _cached(name: str) -> str | None:
     """Return the newest configuration of *name* that an earlier download left on this machine."""
     if not _NAME.fullmatch(name):
         return None
+    # The layout of huggingface_hub's cache.
     home = os.environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub")
     paths = sorted(hub.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"))
@@ -208,6 +210,7 @@ def build_model(configuration: dict[str, Any], source: str) -> Any:  # a torch.n
 
     arguments = {key: value for key, value in configuration.items() if key not in _IGNORED_KEYS}
     config = mapping[model_type].from_dict(arguments)
+    # A cache of keys and values is counted by its rule, not by the graph.
     config.use_cache = False
     for name in configuration.get("architectures") or ():
         architecture = getattr(transformers, str(name), None)
@@ -266,6 +269,7 @@ def _check_sizes(sizes: Mapping[str, tuple[object, ...]]) -> None:
 
 def _input_sizes(config: Any, main: str) -> tuple[dict[str, tuple[int, ...]], dict[str, bool]]:
     """Return each input's sizes without the batch, and whether it holds integers."""
+    # A model of images and text has a configuration inside for each.
     vision = getattr(config, "vision_config", config)
     side = getattr(vision, "image_size", None) or 224
     height, width = (side[0], side[-1]) if isinstance(side, (list, tuple)) else (side, side)

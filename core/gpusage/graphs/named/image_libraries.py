@@ -75,24 +75,22 @@ def build(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelG
     Raises:
         GraphError: The library is not installed, has no such model, or the model does not take this shape.
     """
-    known = _timm_names if library == "timm" else _torchvision_names
-    _check_name(library, name, known())
-    default = timm_size(name) if library == "timm" else torchvision_size(name)
-    wanted = _image_size(default, shape)
-    make = _timm_model if library == "timm" else _torchvision_model
+    if library == "timm":
+        known, size, make = import_library("timm").list_models(), timm_size, _timm_model
+    else:
+        known, size, make = import_library("torchvision").models.list_models(), torchvision_size, _torchvision_model
     source = f"{library}:{name}"
+    if not _NAME.fullmatch(name) or name.partition(".")[0] not in known:
+        near = difflib.get_close_matches(name[:80], known, n=3)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"See {library}.list_models()."
+        message = f"Model {quoted(source)} must be one that {library} defines; got an unknown name. {hint}"
+        raise GraphError(message)
+
+    default = size(name)
+    wanted = _image_size(default, shape)
     module = build_on_meta(lambda: make(name, wanted, default), source)
-
-    return graph_from_module(module, (_example_images(wanted),), name=name, origin=source)
-
-
-def _check_name(library: str, name: str, known: Sequence[str]) -> None:
-    if _NAME.fullmatch(name) and name.partition(".")[0] in known:
-        return
-    near = difflib.get_close_matches(name[:80], known, n=3)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"See {library}.list_models()."
-    message = f"Model {quoted(f'{library}:{name}')} must be one that {library} defines; got an unknown name. {hint}"
-    raise GraphError(message)
+    images = import_library("torch").empty((2, *wanted), device="meta")
+    return graph_from_module(module, (images,), name=name, origin=source)
 
 
 def _image_size(default: Size, shape: Mapping[str, Sequence[int]]) -> Size:
@@ -120,16 +118,6 @@ def _image_size(default: Size, shape: Mapping[str, Sequence[int]]) -> Size:
     return default
 
 
-def _example_images(size: Size) -> Any:  # a torch.Tensor
-    torch = import_library("torch")
-    return torch.empty((2, *size), device="meta")
-
-
-def _timm_names() -> list[str]:
-    names: list[str] = import_library("timm").list_models()
-    return names
-
-
 def timm_size(name: str) -> Size:
     """Return the image size in timm's configuration of the model."""
     configuration = import_library("timm").get_pretrained_cfg(name, allow_unregistered=True)
@@ -149,11 +137,6 @@ def _timm_model(name: str, wanted: Size, default: Size) -> Any:  # a torch.nn.Mo
     return timm.create_model(name, pretrained=False, **options)
 
 
-def _torchvision_names() -> list[str]:
-    names: list[str] = import_library("torchvision").models.list_models()
-    return names
-
-
 def torchvision_size(name: str) -> Size:
     """Return the image size of the model's first published weights."""
     models = import_library("torchvision").models
@@ -162,6 +145,7 @@ def torchvision_size(name: str) -> Size:
         published = list(models.get_model_weights(name))
         if not published:
             return (3, 224, 224)
+        # The preparation of the published weights has the size of their images.
         preparation = published[0].transforms()
 
     sides = getattr(preparation, "crop_size", None) or getattr(preparation, "resize_size", None) or [224]
@@ -172,6 +156,7 @@ def torchvision_size(name: str) -> Size:
 
 def _torchvision_model(name: str, wanted: Size, default: Size) -> Any:  # a torch.nn.Module
     models = import_library("torchvision").models
+    # No download of weights, of the backbone either.
     options: dict[str, Any] = {"weights": None}
     builder = models.get_model_builder(name)
     if "weights_backbone" in builder.__annotations__:

@@ -2,7 +2,7 @@
 
 Weights are never decoded, whether they are inside the file or beside it; of external data only the path is validated.
 The bytes of a matrix's first and last element show whether another matrix is its transpose.
-Field numbers and names are those of onnx.proto (ONNX 1.17, IR version 10).
+Field numbers and names are from onnx.proto (ONNX 1.17, IR version 10).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gpusage.graphs.onnx.protobuf import (
     Fields,
     Message,
     Reader,
+    Span,
     WireError,
     as_float,
     as_message,
@@ -97,7 +98,7 @@ Attribute = Number | str | tuple[Number, ...] | OnnxTensor | Message | Reference
 
 @dataclass(frozen=True, slots=True)
 class OnnxNode:
-    """One node of the file."""
+    """A node of the file."""
 
     name: str
     op_type: str
@@ -136,8 +137,9 @@ def read_file(path: str, descriptor: int) -> OnnxModel:
         GraphError: The file is not an ONNX model, is cut off, or exceeds a limit.
     """
     reader = Reader(descriptor)
+    whole_file = Span(0, os.fstat(descriptor).st_size)
     try:
-        return _read_model(reader, reader.whole_file())
+        return _read_model(reader, whole_file)
     except (WireError, UnicodeDecodeError) as error:
         # The likeliest mistake is a file of another kind: the message names it.
         head = os.pread(descriptor, 64, 0)
@@ -164,7 +166,6 @@ def _read_model(reader: Reader, message: Message) -> OnnxModel:
     graph: Message | None = None
     functions = {}
     opset = 0
-
     for number, value in reader.fields(message):
         match number:
             case 7:
@@ -224,22 +225,28 @@ def _read_graph(reader: Reader, message: Message) -> OnnxGraph:
 
     initializers = {tensor.name: tensor for tensor in tensors}
     # Before IR version 4 a graph's inputs listed its initializers, too.
-    free_inputs = tuple(one for one in inputs if one.name not in initializers)
+    free_inputs = [one for one in inputs if one.name not in initializers]
     known = {one.name: one for one in (*declared, *outputs)}
-    return OnnxGraph(name, tuple(nodes), initializers, free_inputs, tuple(outputs), known)
+    return OnnxGraph(name, tuple(nodes), initializers, tuple(free_inputs), tuple(outputs), known)
 
 
 def _read_node(reader: Reader, message: Message) -> OnnxNode:
     fields = Fields(reader, message)
-    attributes = [_read_attribute(reader, attribute) for attribute in fields.messages(5)]
-    domain = fields.text(7)
+    attributes = {}
+    for message_of_attribute in fields.messages(5):
+        name, attribute = _read_attribute(reader, message_of_attribute)
+        if attribute is not None:
+            attributes[name] = attribute
+
+    # Since IR version 10 several functions may have one name, and differ in their overload.
+    op_type, overload, domain = fields.text(4), fields.text(8), fields.text(7)
     return OnnxNode(
         name=fields.text(3),
-        op_type=_overloaded(fields.text(4), fields.text(8)),
+        op_type=f"{op_type}:{overload}" if overload else op_type,
         domain="" if domain == "ai.onnx" else domain,
         inputs=fields.texts(1),
         outputs=fields.texts(2),
-        attributes={name: attribute for name, attribute in attributes if attribute is not None},
+        attributes=attributes,
     )
 
 
@@ -252,7 +259,6 @@ def _read_attribute(reader: Reader, message: Message) -> tuple[str, Attribute | 
     name = ""
     attribute: Attribute | None = None
     elements: list[Number] = []
-
     for number, value in reader.fields(message):
         match number:
             case 1:
@@ -280,7 +286,7 @@ def _read_attribute(reader: Reader, message: Message) -> tuple[str, Attribute | 
 
 
 def _read_tensor(reader: Reader, message: Message) -> OnnxTensor:
-    """Return a constant of any size; a large one's elements stay in the file.
+    """Return a constant of any size; elements of a large constant stay in the file.
 
     Raises:
         GraphError: The shape exceeds a limit, or the path of its data is outside the model's folder.
@@ -364,7 +370,7 @@ def _read_value_info(reader: Reader, message: Message) -> ValueInfo:
             tensor = Fields(reader, tensor_type)
             element_type = ELEMENT_TYPES.get(tensor.unsigned(1), "float")
             for shape in tensor.messages(2):
-                sizes = tuple(_read_size(reader, as_message(size)) for _, size in reader.fields(shape))
+                sizes = tuple([_read_size(reader, as_message(size)) for _, size in reader.fields(shape)])
     if sizes is not None and len(sizes) > MAXIMUM_RANK:
         raise WireError
 
@@ -372,12 +378,11 @@ def _read_value_info(reader: Reader, message: Message) -> ValueInfo:
 
 
 def _read_size(reader: Reader, message: Message) -> Size:
+    """Return one dimension: a number, a name or an expression, or ``None`` where it is free."""
     for number, value in reader.fields(message):
-        match number:
-            case 1:
-                size = signed(as_unsigned(value))
-                return size if size >= 0 else None
-            case 2:
-                return as_text(value) or None
-
+        if number == 1:
+            size = signed(as_unsigned(value))
+            return size if size >= 0 else None
+        if number == 2:  # dim_param
+            return as_text(value) or None
     return None

@@ -23,7 +23,7 @@ _UNNAMED = "{}.{}"
 
 
 def evaluate_dimension(size: Size, symbols: Mapping[str, int]) -> int | None:
-    """Return *size*, a number, a name or an expression, as a number; ``None`` without a value for one of its names."""
+    """Return *size*, a number, a name or an expression, as a number; ``None`` if a name has no value."""
     if size is None or isinstance(size, int):
         return size
     # The whole first, for ``batch*seq`` may be a name.
@@ -173,6 +173,7 @@ def _batch_names(inputs: Sequence[ValueInfo], symbols: Sequence[str], shape: Map
     # A generated name says nothing, so beside an explicit name it may be the batch, too.
     for one in inputs:
         first = one.sizes[0] if one.sizes else None
+        # An expression such as batch*heads is no batch size of its own.
         if isinstance(first, str) and dimension_names(first) == (first,) and first not in shape:
             plain.add(first)
             if first == _UNNAMED.format(one.name, 0) or _GENERATED_NAME.fullmatch(first):
@@ -215,6 +216,7 @@ def _shape_values(
             values[key] = _check_size(sizes[0], key)
             continue
 
+        # The user leaves the batch out, whichever axis it is.
         declared = by_name[key].sizes or ()
         rest = [size for size in declared if not (isinstance(size, str) and size in batch_names)]
         if len(rest) == len(declared) and len(sizes) == len(declared) - 1:

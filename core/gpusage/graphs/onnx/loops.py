@@ -30,12 +30,14 @@ def plan_loop(node: OnnxNode, inputs: Sequence[Value | None]) -> LoopPlan | None
 
     The first part of the state is the condition.
     """
+    # An optional input that a node leaves out is missing or None.
     limit, condition, *carried = (*inputs, None, None)[: max(2, len(node.inputs))]
     if any(value is None for value in carried) or (limit is not None and limit.elements is None):
         return None
     maximum = limit.elements[0] if limit is not None and limit.elements else None
     if maximum is not None and not isfinite(maximum):
         return None
+    # Without a condition a Loop runs until its count.
     first = condition if condition is not None else Value((), "bool", (True,), constant=True)
 
     def continues(number: int, state: Sequence[Value]) -> bool | None:
@@ -53,7 +55,7 @@ def plan_loop(node: OnnxNode, inputs: Sequence[Value | None]) -> LoopPlan | None
 
 
 def plan_scan(node: OnnxNode, inputs: Sequence[Value | None], body: OnnxGraph) -> LoopPlan | None:
-    """Return the iterations of a Scan, one for each row of its scan inputs; ``None`` if their rows are unknown."""
+    """Return the iterations of a Scan over each row of its scan inputs; ``None`` if their rows are unknown."""
     count = node.attributes.get("num_scan_inputs")
     output_axes = node.attributes.get("scan_output_axes")
     if not isinstance(count, int) or not 1 <= count <= len(inputs) == len(body.inputs):
@@ -62,6 +64,7 @@ def plan_scan(node: OnnxNode, inputs: Sequence[Value | None], body: OnnxGraph) -
     if isinstance(output_axes, tuple) and any(output_axes):
         return None
 
+    # State first, then the inputs to scan, as the operator's signature has them.
     values = [value for value in inputs if value is not None]
     input_axes = node.attributes.get("scan_input_axes")
     axes = [int(axis) for axis in input_axes] if isinstance(input_axes, tuple) else [0] * count

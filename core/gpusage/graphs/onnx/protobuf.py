@@ -49,16 +49,12 @@ Field = int | bytes | Span
 
 
 class Reader:
-    """Reads the fields of messages in one file, and counts them against the budget."""
+    """Reads the fields of messages in a file, and counts them against the budget."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._fields_left = MAXIMUM_FIELDS
         self._bytes_left = MAXIMUM_BYTES
-
-    def whole_file(self) -> Span:
-        """Return the file as one message."""
-        return Span(0, os.fstat(self._descriptor).st_size)
 
     def fields(self, message: Message) -> Iterator[tuple[int, Field]]:
         """Return each field's number with its value: an integer, bytes, or a span of the file.
@@ -76,6 +72,7 @@ class Reader:
         if isinstance(value, Span):
             raise WireError
 
+        # A packed field is one run of varints; an unpacked one comes here once an element.
         elements = []
         position = 0
         while position < len(value):
@@ -117,6 +114,7 @@ class Reader:
             # Nearly all keys have one byte, and this loop runs for each field of a model.
             key = message[position]
             position += 1
+            # Nearly all keys have one byte, which needs no call.
             if key > _SEVEN_BITS:
                 key, position = varint(message, position - 1)
             kind = self._field_kind(key)
@@ -134,6 +132,7 @@ class Reader:
             position = stop
 
     def _in_file(self, message: Span) -> Iterator[tuple[int, Field]]:
+        # Headers are read in windows: alone, each would be a call of the system.
         window, base = b"", 0
         position = message.start
         while position < message.end:
@@ -168,9 +167,10 @@ class Reader:
         return os.pread(self._descriptor, length, position)
 
     def _field_kind(self, key: int) -> int:
-        """Count one field against the budget, and return the wire type of its value."""
+        """Count a field against the budget, and return the wire type of its value."""
         self._fields_left -= 1
         kind = key & 7
+        # All three faults in one line, for it runs once a field.
         if key < _FIRST_KEY or kind not in _KINDS or self._fields_left < 0:
             # An exceeded budget has an error of its own.
             self.charge(0)
@@ -179,7 +179,7 @@ class Reader:
 
 
 class Fields(defaultdict[int, list[Field]]):
-    """The fields of one small message by their numbers; the last of several scalars counts, as protobuf demands."""
+    """The fields of a small message by their numbers; the last of several scalars counts, as protobuf demands."""
 
     def __init__(self, reader: Reader, message: Message) -> None:
         super().__init__(list)
@@ -188,7 +188,7 @@ class Fields(defaultdict[int, list[Field]]):
             self[number].append(value)
 
     def text(self, number: int) -> str:
-        """Return the text in field *number*, ``""`` without one."""
+        """Return the text in field *number*, or ``""``."""
         return as_text(self[number][-1]) if self[number] else ""
 
     def texts(self, number: int) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ class Fields(defaultdict[int, list[Field]]):
         return list(map(as_message, self[number]))
 
     def unsigned(self, number: int, default: int = 0) -> int:
-        """Return the unsigned integer in field *number*, *default* without one."""
+        """Return the unsigned integer in field *number*, or *default*."""
         return as_unsigned(self[number][-1]) if self[number] else default
 
     def integers(self, number: int) -> list[int]:
@@ -217,6 +217,7 @@ def varint(message: bytes, position: int) -> tuple[int, int]:
 
         # Seven bits a byte, the lowest first; ten bytes hold 64 bits, and more bits than these do not count.
         value &= _SEVEN_BITS
+        # Ten bytes hold 64 bits; a longer varint is no number.
         for index in range(1, _VARINT_BYTES):
             byte = message[position + index]
             value |= (byte & _SEVEN_BITS) << (7 * index)

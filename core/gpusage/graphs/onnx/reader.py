@@ -195,7 +195,7 @@ def _follows_batch(merged: MergedRun) -> bool:
 
 
 def _first_image_shape(nodes: Sequence[Node]) -> Shape:
-    """Return the input shape of the first convolution of images, ``()`` without one."""
+    """Return the input shape of the first convolution of images, or ``()``."""
     shapes = (node.inputs[0] for node in nodes if node.op_type == "Conv" and node.inputs)
     return next((shape for shape in shapes if len(shape) == _IMAGE_RANK), ())
 
@@ -206,7 +206,7 @@ def _batch_axis(recurrent: Node) -> int:
 
 
 def _notes(merged: MergedRun, fixed: int | None, binding: InputBinding, folded_count: int) -> list[str]:
-    """Return the notes on the reading of the file, one sentence each."""
+    """Return the notes on the reading of the file, a sentence each."""
     notes = []
     if fixed is not None and binding.edges:
         notes.append(edges_note(printable(binding.edges)))

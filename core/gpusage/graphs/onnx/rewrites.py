@@ -127,6 +127,7 @@ def split_fused_nodes(graph: OnnxGraph) -> OnnxGraph:
 
 def _convolution(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
     """Yield a convolution, the sum with its fourth input, and the activation."""
+    # ONNX Runtime adds the fourth input before the activation: a residual block in one node.
     data, weight, bias, summand, *_ = inputs
     out = node.outputs[0]
     op_type = "Conv" if node.op_type == "FusedConv" else node.op_type
@@ -149,6 +150,7 @@ def _convolution(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
 def _channels_last(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
     """Yield a convolution of images in NHWC layout, between transpositions."""
     out = node.outputs[0]
+    # ONNX counts channels first.
     yield OnnxNode(node.name, "Transpose", "", inputs[:1], (f"{out}/data",), _TO_CHANNELS_FIRST)
     yield OnnxNode(node.name, "Transpose", "", inputs[1:2], (f"{out}/weight",), _TO_CHANNELS_FIRST)
     channels_first = replace(node, inputs=(f"{out}/data", f"{out}/weight", *inputs[2:4]), outputs=(f"{out}/turned",))
@@ -157,7 +159,7 @@ def _channels_last(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode
 
 
 def _attention(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
-    """Yield the product that computes query, key and value, and the attention that reads them as one tensor."""
+    """Yield the product that computes query, key and value, and the attention that reads them as a single tensor."""
     data, weight, bias, mask, past, *_ = inputs
     product, domain = "MatMul", ""
     # Scales of the quantized operator stand before the mask, its zero points before the past.
@@ -177,6 +179,7 @@ def _embedding(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
     """Yield the embeddings of words, positions and segments, their sum, and its normalization."""
     words, segments, word_table, position_table, segment_table, scale, shift, mask, positions = inputs[:9]
     out, lengths, total = (*node.outputs, "", "")[:3]
+    # Positions that are left out are as many as the words.
     tables = [(word_table, words), (position_table, positions or words)]
     if segments and segment_table:
         tables.append((segment_table, segments))
@@ -227,10 +230,11 @@ class Dataflow:
 
 
 def fuse_patterns(run: ModelRun) -> ModelRun:
-    """Return *run* with the last node of each known pattern replaced by the one operator that the pattern computes.
+    """Return *run* with the last node of each known pattern replaced by the operator that the pattern computes.
 
     The other nodes of the pattern stay, but no node reads them, and `without_dead_nodes` removes them.
     """
+    # Later patterns see earlier replacements, for they read these lists.
     nodes, producers = list(run.nodes), list(run.producers)
     flow = Dataflow(nodes, producers)
     for index, node in enumerate(run.nodes):
@@ -308,7 +312,7 @@ def _layer_normalization(flow: Dataflow, index: int) -> FusedNode | None:
 
 
 def _unary_node(flow: Dataflow, index: int, place: int, op_type: str, start: int | None = None) -> FusedNode:
-    """Return node *index* as an *op_type* with one input of the output's shape."""
+    """Return node *index* as an *op_type* with a single input of the output's shape."""
     node = flow.nodes[index]
     source = flow.producers[index][place] if start is None else start
     return replace(node, op_type=op_type, inputs=node.outputs[:1], parameters=(), attributes=()), (source,)

@@ -44,7 +44,7 @@ class InferenceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operator of a run.
+    """An operator of a run.
 
     Attributes:
         known: Whether a rule gave the output shapes, from certain input shapes.
@@ -83,7 +83,7 @@ class _Scope:
     depth: int = 0
 
     def find(self, name: str) -> Value | None:
-        """Return the value of *name* from the innermost graph that has one."""
+        """Return the value of *name* from the innermost graph that has it."""
         scope: _Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -108,7 +108,7 @@ def infer(model: OnnxModel, inputs: Mapping[str, Shape], symbols: Mapping[str, i
 
 
 class _Interpreter:
-    """Runs one model once."""
+    """Runs a model once."""
 
     def __init__(self, model: OnnxModel, symbols: Mapping[str, int]) -> None:
         self._model = model
@@ -176,6 +176,7 @@ class _Interpreter:
     def _run_branch(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
         """Run the branch of the condition; the longer branch if the condition depends on a user's data."""
         branches = [self._body(node, name) for name in ("then_branch", "else_branch")]
+        # The longer branch is the pessimistic one, for time and for memory.
         condition = inputs[0].elements if inputs and inputs[0] else None
         graphs = [branch for branch in branches if branch is not None]
         if len(graphs) != len(branches):
@@ -185,7 +186,7 @@ class _Interpreter:
         return list(self._run_graph(branch, _Scope({}, branch.declared, scope, scope.depth + 1)))
 
     def _run_loop(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
-        """Run all iterations of a loop; if their number is unknown or very large, record one unknown operator."""
+        """Run all iterations of a loop; if their number is unknown or very large, record an unknown operator."""
         body = self._body(node, "body")
         if body is None:
             raise _mismatch(node, inputs)
@@ -236,7 +237,7 @@ class _Interpreter:
         return None
 
     def _stack_rows(self, name: str, row: list[Value]) -> Value:
-        """Return one output's rows of all iterations as one tensor."""
+        """Return an output's rows of all iterations as a tensor."""
         shape = row[0].shape if row else None
         if shape is None or any(value.shape != shape for value in row):
             return Value(None, is_estimated=True)
@@ -248,6 +249,7 @@ class _Interpreter:
 
     def _captured_names(self, graph: OnnxGraph, depth: int = 0) -> list[str]:
         """Return the names that *graph*, or a graph in it, reads from the graphs around it."""
+        # What a body reads from outside counts as read by the loop.
         own = {*graph.initializers, *(one.name for one in graph.inputs)}
         read: dict[str, None] = {}
         for node in graph.nodes:
@@ -266,6 +268,7 @@ class _Interpreter:
         message = node.attributes.get(name)
         if not isinstance(message, (bytes, Span)):
             return None
+        # Two nodes with equal bodies share the parsed graph: a body is never changed.
         if message not in self._bodies:
             self._bodies[message] = split_fused_nodes(read_subgraph(self._model.reader, message))
         return self._bodies[message]
@@ -342,6 +345,7 @@ class _Interpreter:
         return results
 
     def _count_weights(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
+        # A slice names the inputs of an operator by their places, from its signature.
         untrained = range(*_UNTRAINED.get(node.op_type, slice(0)).indices(len(inputs)))
         packed = packed_weight(node.op_type, node.attributes)
         if packed and len(inputs) > 1 and inputs[1] is not None and inputs[1].constant:

@@ -71,6 +71,7 @@ def _unpacked(recording: Recording, call: AtenCall) -> Tensor:
     source, steps = call.tensors()[0], call.tensor("batch_sizes")
     if steps is None:
         return source
+    # batch_sizes has one entry a step.
     count = steps.shape[0]
     sequence = replace(source, key=("unpacked", source.key), shape=(count, source.shape[0] // count, source.shape[1]))
     recording.add("Reshape", (source,), (sequence,))
@@ -115,6 +116,7 @@ def record(recording: Recording, call: AtenCall) -> None:
     else:
         if name not in OP_TYPES:
             recording.unknown[name] += 1
+        # Written in place, some activations keep their result for the backward pass.
         op_type = IN_PLACE.get(call.name) or OP_TYPES.get(name, name)
         recording.add(op_type, call.tensors(), call.outputs, _axis(call))
     if name != call.name:
@@ -143,9 +145,11 @@ def _view(recording: Recording, call: AtenCall) -> None:
             recording.alias(source, output)
 
 
-def _convolution(recording: Recording, call: AtenCall) -> None:
+def convolution(recording: Recording, call: AtenCall) -> None:
+    """Record a convolution, transposed or not, with its kernel and its strides."""
     weight = call.tensors()[1]
     spatial = len(weight.shape) - 2
+    # aten.convolution says it by an argument, the others by their name.
     transposed = "transpose" in call.name or call.arguments.get("transposed") is True
     attributes: dict[str, Attribute] = {
         "dilations": call.sizes("dilation", spatial, 1),
@@ -159,7 +163,8 @@ def _convolution(recording: Recording, call: AtenCall) -> None:
     recording.add("ConvTranspose" if transposed else "Conv", call.tensors(), call.outputs, attributes)
 
 
-def _linear(recording: Recording, call: AtenCall) -> None:
+def linear(recording: Recording, call: AtenCall) -> None:
+    """Record a product with a weight: a Gemm of matrices, else a MatMul and an Add."""
     source, weight = call.tensors()[:2]
     if len(source.shape) == 2:  # ONNX's Gemm is for matrices
         recording.add("Gemm", call.tensors(), call.outputs, {"transB": 1})
@@ -176,7 +181,8 @@ def _product_and_sum(
         recording.add("Add", (outputs[0], *summands), outputs)
 
 
-def _addmm(recording: Recording, call: AtenCall) -> None:
+def product_and_summand(recording: Recording, call: AtenCall) -> None:
+    """Record a product to which a tensor is added."""
     summand, *factors = call.tensors()
     if functional_name(call.name) == "addmm":
         recording.add("Gemm", (*factors, summand), call.outputs)
@@ -184,24 +190,17 @@ def _addmm(recording: Recording, call: AtenCall) -> None:
         _product_and_sum(recording, tuple(factors), (summand,), call.outputs)
 
 
-def _matmul(recording: Recording, call: AtenCall) -> None:
-    recording.add("MatMul", call.tensors(), call.outputs)
-
-
-def _grouped_product(recording: Recording, call: AtenCall) -> None:
-    """Record a product whose rows are sorted by the matrix that they multiply: a mixture of experts."""
-    recording.add("GroupedMatMul", call.tensors(), call.outputs)
-
-
-def _einsum(recording: Recording, call: AtenCall) -> None:
+def einsum(recording: Recording, call: AtenCall) -> None:
+    """Record an Einsum with its equation."""
     recording.add("Einsum", call.tensors(), call.outputs, {"equation": str(call.arguments.get("equation", ""))})
 
 
-def _embedding(recording: Recording, call: AtenCall) -> None:
+def embedding(recording: Recording, call: AtenCall) -> None:
+    """Record a Gather of rows."""
     recording.add("Gather", call.tensors()[:2], call.outputs[:1], {"axis": 0})
 
 
-def _embedding_bag(recording: Recording, call: AtenCall) -> None:
+def embedding_bag(recording: Recording, call: AtenCall) -> None:
     """Record sums of rows as a Gather of the rows and a ReduceSum."""
     weight, indices = call.tensors()[:2]
     output = call.outputs[0]
@@ -212,7 +211,7 @@ def _embedding_bag(recording: Recording, call: AtenCall) -> None:
     recording.add("ReduceSum", (gathered,), (output,))
 
 
-def _index(recording: Recording, call: AtenCall) -> None:
+def index(recording: Recording, call: AtenCall) -> None:
     """Record indexing as a Gather; a boolean mask first becomes the indices where it is true, as if all were."""
     source, *places = call.tensors()
     for number, mask in enumerate(places):
@@ -222,14 +221,15 @@ def _index(recording: Recording, call: AtenCall) -> None:
     recording.add("Gather", (source, *places), call.outputs, _axis(call))
 
 
-def _nonzero(recording: Recording, call: AtenCall) -> None:
+def nonzero(recording: Recording, call: AtenCall) -> None:
+    """Record a NonZero."""
     _nonzero_indices(recording, call.tensors(), call.outputs)
 
 
-def _where(recording: Recording, call: AtenCall) -> None:
+def where(recording: Recording, call: AtenCall) -> None:
     """Record ``where`` of one argument, which is NonZero, or of three."""
     if len(call.arguments) == 1:
-        _nonzero(recording, call)
+        nonzero(recording, call)
     else:
         recording.add("Where", call.tensors(), call.outputs)
 
@@ -240,17 +240,19 @@ def _nonzero_indices(recording: Recording, tensors: Sequence[Tensor], outputs: S
     recording.add("NonZero", tensors, outputs)
 
 
-def _batch_norm(recording: Recording, call: AtenCall) -> None:
+def batch_normalization(recording: Recording, call: AtenCall) -> None:
+    """Record a BatchNormalization; the running statistics that it also returns cost nothing."""
     recording.add("BatchNormalization", call.tensors(), call.outputs[:1])
 
 
-def _max_or_min(recording: Recording, call: AtenCall) -> None:
+def maximum_or_minimum(recording: Recording, call: AtenCall) -> None:
     """Record ``max`` of two tensors, or of one along an axis."""
     op_type = {"max": "Max", "min": "Min"}[functional_name(call.name)]
     recording.add(op_type if len(call.tensors()) > 1 else f"Reduce{op_type}", call.tensors(), call.outputs, _axis(call))
 
 
-def _pool(recording: Recording, call: AtenCall) -> None:
+def pooling(recording: Recording, call: AtenCall) -> None:
+    """Record a pooling; without a stride, windows do not overlap."""
     op_type = "MaxPool" if "max" in call.name else "AveragePool"
     spatial = 1 if "1d" in call.name else 3 if "3d" in call.name else 2
     kernel = call.sizes("kernel_size", spatial, 1)
@@ -264,12 +266,14 @@ def _pool(recording: Recording, call: AtenCall) -> None:
     recording.add(op_type, call.tensors(), call.outputs, attributes)
 
 
-def _interpolate(recording: Recording, call: AtenCall) -> None:
+def interpolation(recording: Recording, call: AtenCall) -> None:
+    """Record a Resize, whose cost depends on its mode."""
     mode = "cubic" if "cubic" in call.name else "linear"
     recording.add("Resize", call.tensors()[:1], call.outputs, {"mode": mode})
 
 
-def _adaptive_pool(recording: Recording, call: AtenCall) -> None:
+def adaptive_pooling(recording: Recording, call: AtenCall) -> None:
+    """Record a pooling to a given size: a global one, or one whose windows make that size."""
     source, output = call.tensors()[0], call.outputs[0]
     op_type = "MaxPool" if "max" in call.name else "AveragePool"
     spatial = 1 if "1d" in call.name else 3 if "3d" in call.name else 2
@@ -281,7 +285,7 @@ def _adaptive_pool(recording: Recording, call: AtenCall) -> None:
     recording.add(op_type, (source,), call.outputs, {"kernel_shape": kernel, "strides": kernel})
 
 
-def _attention(recording: Recording, call: AtenCall) -> None:
+def attention(recording: Recording, call: AtenCall) -> None:
     """Record attention as ONNX exporters write it: two products with a softmax between."""
     query, key, value = call.tensors()[:3]
     mask = call.tensor("attn_mask") or call.tensor("attn_bias")
@@ -301,28 +305,26 @@ def _attention(recording: Recording, call: AtenCall) -> None:
 
 
 _GROUPS: dict[str, Rule] = {
-    "conv1d conv2d conv3d convolution _convolution conv_transpose1d conv_transpose2d conv_transpose3d": _convolution,
-    "linear": _linear,
-    "addmm baddbmm addmv addbmm": _addmm,
-    "matmul mm bmm mv dot vdot _euclidean_dist _cdist_forward __matmul__ linalg_matmul chain_matmul": _matmul,
-    "_grouped_mm grouped_mm transformers.grouped_mm_fallback": _grouped_product,
-    "einsum bilinear tensordot": _einsum,
-    "embedding": _embedding,
-    "embedding_bag _embedding_bag _embedding_bag_forward_only": _embedding_bag,
-    "index index_select _unsafe_index masked_select take": _index,
-    "nonzero": _nonzero,
-    "where": _where,
+    "conv1d conv2d conv3d convolution _convolution conv_transpose1d conv_transpose2d conv_transpose3d": convolution,
+    "linear": linear,
+    "addmm baddbmm addmv addbmm": product_and_summand,
+    "einsum bilinear tensordot": einsum,
+    "embedding": embedding,
+    "embedding_bag _embedding_bag _embedding_bag_forward_only": embedding_bag,
+    "index index_select _unsafe_index masked_select take": index,
+    "nonzero": nonzero,
+    "where": where,
     "batch_norm native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit "
-    "cudnn_batch_norm _batch_norm_no_update": _batch_norm,
-    "max min": _max_or_min,
+    "cudnn_batch_norm _batch_norm_no_update": batch_normalization,
+    "max min": maximum_or_minimum,
     "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa "
-    "_upsample_bicubic2d_aa": _interpolate,
+    "_upsample_bicubic2d_aa": interpolation,
     "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool1d_with_indices max_pool3d_with_indices "
-    "avg_pool1d avg_pool2d avg_pool3d": _pool,
+    "avg_pool1d avg_pool2d avg_pool3d": pooling,
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d "
-    "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d": _adaptive_pool,
+    "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d": adaptive_pooling,
     "scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
-    "_scaled_dot_product_attention_math _scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_attention_math _scaled_dot_product_flash_attention_for_cpu": attention,
     "lstm gru rnn_tanh rnn_relu": recurrent_layer,
     "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell": recurrent_cell,
 }

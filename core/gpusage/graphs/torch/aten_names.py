@@ -71,6 +71,9 @@ _PLAIN = {
     "LessOrEqual": "le less_equal",
     "Log": "log log2 log10 log1p logaddexp logaddexp2 logit xlogy lgamma digamma",
     "LogSoftmax": "log_softmax _log_softmax log_sigmoid",
+    # A product whose rows are sorted by the matrix that they multiply: a mixture of experts.
+    "GroupedMatMul": "_grouped_mm grouped_mm transformers.grouped_mm_fallback",
+    "MatMul": "matmul mm bmm mv dot vdot _euclidean_dist _cdist_forward __matmul__ linalg_matmul chain_matmul",
     "Max": "maximum fmax",
     "Min": "minimum fmin",
     "Mish": "mish",

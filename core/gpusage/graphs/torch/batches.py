@@ -39,6 +39,7 @@ class Batch:
 def find_batch(inputs: Any, axis: int = 0) -> Batch | None:  # torch's tree of tensors
     """Return the batch of the first of *inputs* with a feature axis, else of the first tensor, ``None`` without any."""
     leaves = _leaves(inputs)
+    # A vector may be lengths or labels; a tensor with features shows the batch.
     leads = [leaf for leaf in leaves if leaf.dim() > 1] or leaves
     return Batch(size=int(leads[0].shape[axis]), axis=axis) if leads and leads[0].dim() > axis else None
 
@@ -78,6 +79,7 @@ def resize_batch(inputs: Any, batch: Batch, size: int, *, as_ones: bool = False)
             return leaf
 
         sizes = list(leaf.shape)
+        # The batch axis, or one before it where the tensor has no steps.
         axes = [axis for axis in range(batch.axis, -1, -1) if sizes[axis : axis + 1] == [batch.size]]
         for axis in axes[:1]:
             sizes[axis] = size

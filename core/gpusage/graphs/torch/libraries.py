@@ -98,6 +98,7 @@ _KNOWN_FAILURES = (_READS_VALUES, _IS_LAZY, _HAS_NO_FAKE)
 def model_error(label: str, rule: str, error: Exception) -> GraphError:
     """Return the error for the model *label*: the *rule* that it breaks, and the library's *error* in one line."""
     advice = "Check its inputs, or export it to ONNX."
+    # transformers wraps the failure of a package in an error of its own.
     while isinstance(error, ImportError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # the real failure, in a package that the library imports
         rule, advice = "be one whose packages can be imported", "Install or update that package."

@@ -153,6 +153,7 @@ def _callable(
     keywords: dict[str, Any],
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if isinstance(source, torch.export.ExportedProgram):
+        # The inputs that it was exported with, unless the caller gives others.
         own_inputs = source.example_inputs if not arguments and not keywords else None
         with without_warnings():
             module = source.module()
@@ -181,6 +182,7 @@ def _run_module(
     from gpusage.graphs.torch import batches  # it imports torch
     from gpusage.graphs.torch.trace import run_on_meta
 
+    # The batch is the first size of the first input with features.
     batch = batches.find_batch((arguments, keywords))
     if batch is None:
         message = (
@@ -188,6 +190,7 @@ def _run_module(
         )
         raise GraphError(message)
     inputs = batches.as_autocast(module, (arguments, keywords))
+    # Ones for tokens and masks: a model may branch on their values, and ones mask nothing.
     ways = (False, True) if batches.has_whole_numbers(inputs) else (False,)
     for as_ones in () if is_graph else ways:
         try:
@@ -249,6 +252,7 @@ def _run_with_batch_axis(
     batch = batches.find_batch(inputs, axis)
     if batch is None:
         return None, False
+    # Shapes of layers that read sequences first show whether this axis is the batch at all.
     for _ in range(_ATTEMPTS):
         with batches.record_sequence_shapes(module) as shapes:
             run = at_any_batch(
@@ -276,6 +280,7 @@ def _edge_list_inputs(
 def unchanged(module: Any) -> Iterator[None]:  # torch may not be installed
     """Restore what each part of *module* holds, its buffers too: a mask kept from a run on shapes has no values."""
     before = [(part, dict(vars(part))) for part in module.modules()]
+    # A module may keep a mask or a cache in a dict or a list of its own.
     containers = [
         (each, copy(each))
         for _, attributes in before

@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from gpusage.graphs.model_files import open_regular_file, printable, quoted
 from gpusage.graphs.torch.pt2_program import Program, program_graph
@@ -56,7 +56,9 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     """
     try:
         text, weights = _texts(source)
-        weight_paths = _weight_paths(json.loads(weights))
+        # Two weights with one path in the zip are one.
+        configuration = json.loads(weights).get("config", {})
+        weight_paths = {name: str(entry["path_name"]) for name, entry in configuration.items()}
         return program_graph(
             Program(json.loads(text), weight_paths),
             name=printable(PurePath(source).stem),
@@ -71,11 +73,6 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
         raise GraphError(message) from error
 
 
-def _weight_paths(weights: Any) -> dict[str, str]:  # JSON
-    """Return the path of each weight in the zip; two weights with one path are one."""
-    return {name: str(entry["path_name"]) for name, entry in weights.get("config", {}).items()}
-
-
 def _texts(source: str) -> tuple[bytes, bytes]:
     """Return the JSON of the program in the zip at *source*, and that of the list of its weights."""
     with (
@@ -83,6 +80,7 @@ def _texts(source: str) -> tuple[bytes, bytes]:
         _BoundedReader(os.dup(descriptor), source) as file,
         zipfile.ZipFile(cast("IO[bytes]", file)) as archive,
     ):
+        # The table of contents has been read: from here on members are.
         file.limit_bytes = MAXIMUM_PROGRAM_BYTES
         members = sorted(archive.namelist())
         weights = [name for name in members if name.endswith("model_weights_config.json")]
@@ -103,6 +101,7 @@ class _BoundedReader(io.BufferedReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to *size* bytes, all of the rest if it is negative."""
+        # One byte more tells a full read from one that was cut.
         most = self.limit_bytes + 1
         content = super().read(most if size is None or size < 0 else min(size, most))
         if len(content) == most:
@@ -111,6 +110,7 @@ class _BoundedReader(io.BufferedReader):
 
 
 def _read(archive: zipfile.ZipFile, member: str, source: str, limit_bytes: int) -> bytes:
+    # zipfile would ask for a password, or unpack without a bound.
     about = archive.getinfo(member)
     if about.compress_type not in _METHODS or about.flag_bits & _ENCRYPTED:
         message = (

@@ -118,6 +118,7 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
         message = f"Model {quoted(name)} must have an input tensor; got none. Export it again."
         raise GraphError(message)
 
+    # Symbols without a size have the size of the example.
     free, notes = _free_symbols(program, shape)
     edges = _edge_list_inputs(program)
     batch = None if edges else _batch_symbol(program)
@@ -127,7 +128,8 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
 
     if run is None:
         run = _run(program, free)
-        fixed = _one_batch_size(program, run, edges)
+        sizes = dict(enumerate(run.inputs[0][1]))
+        fixed = 1 if edges or is_one_sample(run) else sizes.get(program.batch_axis, 1)
         scaled = None if edges or is_one_sample(run) or program.batch_axis else scale_one_batch(run, fixed)
         if scaled is not None:
             run, fixed, example = scaled, None, fixed
@@ -145,12 +147,6 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
             *notes,
         ),
     )
-
-
-def _one_batch_size(program: Program, run: ModelRun, edges: str) -> int:
-    """Return the batch size of a program without a free one."""
-    sizes = dict(enumerate(run.inputs[0][1]))
-    return 1 if edges or is_one_sample(run) else sizes.get(program.batch_axis, 1)
 
 
 def _edge_list_inputs(program: Program) -> str:
@@ -178,6 +174,7 @@ class _Interpreter:
 
     def run(self, graph: Json, names: dict[str, str], *, depth: int) -> None:
         """Record each call of *graph*; *names* are the outer names of its tensors."""
+        # A file may nest graphs, or list calls, without end.
         nodes = graph["nodes"]
         if len(nodes) > 4 * MAXIMUM_NODES or depth > _MAXIMUM_DEPTH:
             message = f"at most {4 * MAXIMUM_NODES} calls, {_MAXIMUM_DEPTH} deep"
@@ -197,6 +194,7 @@ class _Interpreter:
         }
         outputs = tuple(self._tensor_of(graph, name, names, depth) for item in node["outputs"] for name in _names(item))
         call = AtenCall(name=_operator_name(str(node["target"])), arguments=arguments, outputs=outputs)
+        # What follows from an input is no constant: its values are the user's.
         if any(tensor.key in self._from_inputs for tensor in call.tensors()):
             self._from_inputs.update(tensor.key for tensor in outputs)
         return self._without_causal_mask(call)
@@ -216,6 +214,7 @@ class _Interpreter:
         outer_names = [name for item in node["inputs"] if "as_graph" not in item["arg"] for name in _names(item["arg"])]
         inner_names = [name for item in inner["inputs"] for name in _names(item)]
         inside = {own: names.get(outer, outer) for own, outer in zip(inner_names, outer_names, strict=False)}
+        # Two calls of one inner graph have tensors of the same names.
         prefix = f"{node.get('name') or id(node)}/{depth}/"
         result_names = (name for item in inner["nodes"] for output in item["outputs"] for name in _names(output))
         inside.update({own: prefix + own for own in result_names})
@@ -339,6 +338,7 @@ def _note_example(size: Json, examples: dict[str, int]) -> None:
     if "as_expr" in size:
         hint = size["as_expr"].get("hint") or {}
         for symbol in symbols_in(size["as_expr"]["expr_str"]):
+            # The hint is of the whole expression: of one symbol only where that is all there is.
             if size["as_expr"]["expr_str"].count("(") <= 1 and "as_int" in hint:
                 examples[symbol] = int(hint["as_int"])
             else:

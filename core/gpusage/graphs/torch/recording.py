@@ -64,6 +64,7 @@ class Recording:
     ) -> None:
         """Record that an operation of *op_type* read *tensors* and wrote *outputs*."""
         read = tuple(tensors)
+        # A tensor that no step wrote is a weight.
         activations = [tensor for tensor in read if tensor.key in self.producers_by_key]
         _check_figures(op_type, outputs, attributes or {})
         node = Node(
@@ -98,6 +99,7 @@ class Recording:
 
     def run(self, outputs: Iterable[Tensor]) -> ModelRun:
         """Return the nodes that *outputs* or a write in place needs; all nodes if no output is known."""
+        # An output that is a weight or an input needs no node.
         results = [
             self.producers_by_key[tensor.key] for tensor in outputs if self.producers_by_key.get(tensor.key, -1) >= 0
         ]

@@ -87,6 +87,7 @@ def _value(node: ast.expr, symbols: Mapping[str, int]) -> int:
         if name not in symbols:
             raise ExpressionError(name)
         return _bounded(symbols[name])
+    # bool is an int in Python, but no size.
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return _bounded(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

@@ -151,6 +151,7 @@ _WARNS_OF_PADDING = "warn_if_padding_and_no_attention_mask"
 
 
 def _call(tracer: _Tracer, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    # functional_call runs the module on these tensors and leaves its own weights alone.
     state = {
         name: tracer.on_meta(tensor)
         for pairs in (module.named_parameters, module.named_buffers)
@@ -188,8 +189,10 @@ class _Tracer(TorchDispatchMode):
         args, keywords = tree_map(self.on_meta, (args, dict(kwargs or {})))
         if keywords.get("device") is not None:
             keywords["device"] = _META
+        # prims are what aten decomposes into; other libraries keep their prefix.
         own = func.namespace in {"aten", "prims"}
         name = func.overloadpacket.__name__ if own else f"{func.namespace}.{func.overloadpacket.__name__}"
+        # An operator without a rule is often made of some that have one.
         if not is_known(name):
             with self:
                 parts = func.decompose(*args, **keywords)
@@ -288,6 +291,7 @@ def _named_tensors(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each tensor in the arguments with the name of its parameter of ``forward``."""
     try:
+        # A forward that is written in C has no signature.
         names = list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
         names = []

@@ -15,6 +15,6 @@ LIBEXEC: Final = Path("/usr/libexec/gpusage")
 
 
 def libexec_folder() -> Path:
-    """Return the folder that GPUSAGE_LIBEXEC names, as in a sandbox, or the usual one."""
+    """Return the folder that GPUSAGE_LIBEXEC names, as in a sandbox, or the usual folder."""
     named = os.environ.get("GPUSAGE_LIBEXEC")
     return Path(named) if named else LIBEXEC

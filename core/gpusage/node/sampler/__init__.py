@@ -1,1 +1,1 @@
-"""What one job does on a GPU of its node, sampled while it runs; nothing of what it runs is kept."""
+"""A job's use of a GPU, sampled on its node while it runs; nothing of its programs is kept."""

@@ -1,4 +1,4 @@
-"""NVML's counters of one GPU: the built-in plugin of `read_gpu`.
+"""NVML's counters of a GPU: the built-in plugin of `read_gpu`.
 
 A counter that a GPU or a driver lacks is unknown, and never zero.
 """
@@ -32,7 +32,7 @@ def read_gpu(device: str) -> GpuReading | None:
 
 
 class Gauge:
-    """One GPU or slice that NVML knows.
+    """A GPU or slice that NVML knows.
 
     Args:
         nvml: The module, initialized.
@@ -71,7 +71,7 @@ class Gauge:
             return None
 
     def _utilization(self) -> float | None:
-        """Return the mean of the driver's own samples since the last reading, else its latest one."""
+        """Return the mean of the driver's own samples since the last reading, else its latest."""
         # The driver samples several times a second; the latest rate alone would miss most of a pause of seconds.
         samples = self._value_or_none(self._samples) or []
         if samples:

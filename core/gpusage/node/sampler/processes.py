@@ -1,4 +1,4 @@
-"""The processes of one job on this machine, and their consumption: read from /proc, never their command lines.
+"""The processes of a job on this machine, and their consumption: read from /proc, never their command lines.
 
 Invariants:
 
@@ -28,8 +28,8 @@ class ProcessSelector:
     """Marks of a job's processes.
 
     Attributes:
-        variable: Entry of their environment, ``JOB_ID=12``; empty without one.
-        cgroup: Name of a folder in their cgroup's path, ``job_12``; empty without one.
+        variable: Entry of their environment, ``JOB_ID=12``; may be empty.
+        cgroup: Name of a folder in their cgroup's path, ``job_12``; may be empty.
         uid: Their user.
     """
 
@@ -47,7 +47,7 @@ class Consumption:
 
 
 class JobProcesses:
-    """Finds the processes of one job, and adds up their consumption.
+    """Finds the processes of a job, and adds up their consumption.
 
     Args:
         selector: Marks of the job's processes.

@@ -1,4 +1,4 @@
-"""Sampling one job from its start to its end: sample, wait, and save its usage so far.
+"""Sampling a job from its start to its end: sample, wait, and save its usage so far.
 
 Invariants:
 
@@ -56,7 +56,7 @@ class Surroundings:
     """A machine's facts about a job besides the counters of its GPUs.
 
     Attributes:
-        has_partners: Returns whether another job has one of the GPUs, too.
+        has_partners: Returns whether another job has a part of the same GPUs.
         granted: Returns the job's part of the GPU; ``None`` where nobody read it back.
     """
 
@@ -65,7 +65,7 @@ class Surroundings:
 
 
 class Sampling:
-    """Samples one job.
+    """Samples a job.
 
     Args:
         job: The job.
@@ -106,7 +106,7 @@ class Sampling:
         return self.usage()
 
     def sample(self) -> None:
-        """Take one sample, and add the time since the last one."""
+        """Take a sample, and add the time since the last."""
         now = self._read_gpus()
         if self._last is not None:
             self._totals = add_sample(self._totals, self._last, now)
@@ -168,7 +168,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One reading of all GPUs of a job.
+    """A reading of all GPUs of a job.
 
     Attributes:
         at_s: Time on the monotonic clock.
@@ -251,7 +251,7 @@ def job_memory_bytes(readings: Sequence[GpuReading], own: Collection[int]) -> in
 
 
 def _energy_j(before: Sample, now: Sample) -> float | None:
-    """Return the energy of all GPUs between two samples; ``None`` where one is unknown, or its counter began anew."""
+    """Return the energy of all GPUs between two samples; ``None`` if a counter is unknown or began anew."""
     # A counter that went down began anew, as after a driver's reset: its difference would be negative.
     spent_j = [
         None if first.energy_j is None or last.energy_j is None else last.energy_j - first.energy_j

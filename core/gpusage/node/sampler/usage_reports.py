@@ -1,6 +1,6 @@
 """The way of a job's usage from its node: a folder until delivery, and a report that carries the usage.
 
-A report is one word in a text that only the node's own daemons write.
+A report is a word in a text that only the node's own daemons write.
 
 Invariants:
 

@@ -1,1 +1,1 @@
-"""HTML pages that need no network: one file with its style and its plots inside."""
+"""HTML pages that need no network: a file with its style and its plots inside."""

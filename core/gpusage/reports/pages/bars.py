@@ -1,4 +1,4 @@
-"""Bars of stacked parts: side by side as SVG, or one below the other as HTML that a telephone can show."""
+"""Bars of stacked parts: side by side as SVG, or in a column as HTML that a telephone can show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEIGHT, WIDTH, MARGIN = 200.0, 880.0, 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One bar of stacked *parts*, each with the name of its colour; *text* appears under the pointer."""
+    """A bar of stacked *parts*, each with the name of its colour; *text* appears under the pointer."""
 
     label: str
     text: str
@@ -63,7 +63,7 @@ STYLE = (
 
 
 def meters(bars: Sequence[Bar], colours: Mapping[str, str]) -> str:
-    """Return *bars* one below the other, the longest as wide as the page lets it be."""
+    """Return *bars* in a column, the longest as wide as the page lets it be."""
     longest = max((bar.length for bar in bars), default=0.0) or 1.0
     drawn = []
     for bar in bars:

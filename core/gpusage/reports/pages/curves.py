@@ -1,4 +1,4 @@
-"""Plots of slowdown against share, one small plot per GPU, as wide as a telephone's screen."""
+"""Plots of slowdown against share, a small plot per GPU, as wide as a telephone's screen."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ CAPTION = (
 
 
 def plots(curves: Iterable[Sequence[Price]]) -> str:
-    """Return one plot a GPU, side by side where there is room, all with the same scale.
+    """Return a plot per GPU, side by side where there is room, all with the same scale.
 
     Args:
         curves: Prices of each GPU by rising share.
     """
+    # The same scale for all, so that plots side by side compare.
     drawn = list(curves)
     top = top_of(drawn)
     return f"<div class='plots'>{''.join(plot(curve, top) for curve in drawn)}</div>"
@@ -42,7 +43,7 @@ def top_of(curves: Iterable[Sequence[Price]]) -> int:
 
 
 def plot(curve: Sequence[Price], top: int) -> str:
-    """Return the plot of one GPU's prices as a picture; values above *top* lie on its upper edge."""
+    """Return the plot of a GPU's prices as a picture; values above *top* lie on its upper edge."""
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' role='img'>"
         f"{panel(curve, top)}</svg>"
@@ -102,6 +103,7 @@ def _point(percent: float, times: float, top: int) -> str:
 
 
 def _x(percent: float) -> float:
+    # Room at both ends for the marks and their labels.
     reach = (percent - LEAST_PERCENT) / (WHOLE_PERCENT - LEAST_PERCENT)
     return LEFT + 4 + reach * (WIDTH - LEFT - RIGHT - 12)
 

@@ -1,4 +1,4 @@
-"""What the figures of a prediction mean, one sentence or two each, for pages and docs."""
+"""Meanings of the figures of a prediction, a sentence or two each, for pages and docs."""
 
 from __future__ import annotations
 

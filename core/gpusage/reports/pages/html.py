@@ -78,6 +78,7 @@ def table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of texts."""
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    # A wide table says on a telephone that it scrolls.
     width = " wide" if head.count("<th>") > NARROW_COLUMNS else ""
     return f"<div class='table{width}'><table><tr>{head}</tr>{body}</table></div>"
 

@@ -13,8 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
+from gpusage.cli.cards import cache
 from gpusage.cli.cards import job_card as subject
-from gpusage.cli.cards.job_card import cache_folder, cache_key, card_of, job_card
+from gpusage.cli.cards.cache import user_cache
+from gpusage.cli.cards.job_card import cache_key, card_of, job_card
 from gpusage.graphs.card.error import decode_error
 from gpusage.graphs.card.text import encode
 from gpusage_hooks.comment import parse_model
@@ -110,7 +112,9 @@ def test_a_saved_card_is_read_and_kept_for_nobody_else_to_see(tmp_path: Path) ->
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    assert subject._store(tmp_path / "file" / "cards" / "x", "QUJD") == "QUJD"
+    entry = tmp_path / "file" / "cards" / "x"
+    cache.write_atomically(entry, b"QUJD")
+    assert not entry.exists()
 
 
 def test_the_command_prints_the_card_and_nothing_else(
@@ -142,9 +146,9 @@ def test_a_model_that_cannot_be_read_sends_the_reason_in_the_cards_place(
 def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache_folder() == tmp_path / ".cache" / "gpusage" / "cards"
+    assert user_cache() / "cards" == tmp_path / ".cache" / "gpusage" / "cards"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
-    assert cache_folder() == tmp_path / ".cache" / "gpusage" / "cards"
+    assert user_cache() / "cards" == tmp_path / ".cache" / "gpusage" / "cards"
 
 
 def test_a_site_may_keep_cards_for_all_of_its_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def unary(call: Call) -> list[Result]:
     *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BiasGelu"),
 )
 def arithmetic(call: Call) -> list[Result]:
-    """Return the inputs' common shape and the first one's type."""
+    """Return the inputs' common shape and the first input's type."""
     return [_broadcast_result(call, call.type())]
 
 
@@ -127,7 +127,7 @@ def reduction(call: Call) -> list[Result]:
 
 @rule("ArgMax", "ArgMin")
 def extreme(call: Call) -> list[Result]:
-    """Return the shape without one axis, or with it of size 1."""
+    """Return the shape without an axis, or with the axis of size 1."""
     shape = call.shape()
     place = normalize_axis(call.int_attribute("axis", 0), len(shape))
     keep = call.int_attribute("keepdims", 1)
@@ -180,6 +180,7 @@ def _apply(
 ) -> tuple[Number, ...] | None:
     """Return the value of *operation* for each row; ``None`` if a value is undefined or beyond 64 bits."""
     try:
+        # All or nothing: a size that is partly known is of no use.
         elements = tuple(operation(*row) for row in zip(*columns, strict=True))
         return elements if all(-_MAXIMUM_NUMBER <= number < _MAXIMUM_NUMBER for number in elements) else None
     except (ArithmeticError, ValueError, TypeError):
@@ -191,6 +192,7 @@ def shape_of(call: Call) -> list[Result]:
     """Return the sizes of the input."""
     shape = call.shape()
     start, end = call.int_attribute("start", 0), call.attributes.get("end")
+    # start and end came with operator set 15.
     part = shape[slice(start, end if isinstance(end, int) else None)]
     return [Result((len(part),), "int64", part)]
 
@@ -224,7 +226,7 @@ def constant(call: Call) -> list[Result]:
 
 @rule("ConstantOfShape")
 def constant_of_shape(call: Call) -> list[Result]:
-    """Return one number in the shape that the input lists."""
+    """Return a number in the shape that the input lists."""
     sizes = call.integers(0)
     tensor = call.attributes.get("value")
     kind: ElementType = tensor.element_type if isinstance(tensor, OnnxTensor) else "float"

@@ -18,9 +18,9 @@ _PAST = {"Attention": 4, "MultiHeadAttention": 6, "GroupQueryAttention": 3}
 def convolution(call: Call) -> list[Result]:
     """Return the output of a convolution; its weight has the output channels first."""
     data, weight = call.shape(), call.shape(3 if call.op_type == "QLinearConv" else 1)
-    # The channels of blocked and quantized layouts are padded, so they need not fit.
-    is_plain = call.op_type not in {"QLinearConv", "BlockedConv"}
-    if is_plain and (len(weight) != len(data) or data[1] != weight[1] * call.int_attribute("group", 1)):
+    # A blocked layout pads its channels to whole blocks, so they need not fit.
+    is_blocked = call.op_type == "BlockedConv"
+    if not is_blocked and (len(weight) != len(data) or data[1] != weight[1] * call.int_attribute("group", 1)):
         raise MismatchError
     kernel = call.ints_attribute("kernel_shape") or weight[2:]
     kinds: dict[str, ElementType] = {"ConvInteger": "int32", "QLinearConv": "int8"}
@@ -41,6 +41,7 @@ def transposed_convolution(call: Call) -> list[Result]:
 
     kernel = call.ints_attribute("kernel_shape") or weight[2:]
     strides, dilations = _spatial_attribute(call, "strides", rank), _spatial_attribute(call, "dilations", rank)
+    # Several input sizes give one output size under a stride; output_padding says which one it was.
     extra = call.ints_attribute("output_padding") or (0,) * rank
     if call.text_attribute("auto_pad", "NOTSET").startswith("SAME"):
         sizes = [size * stride for size, stride in zip(data[2:], strides, strict=True)]
@@ -120,6 +121,7 @@ def packed_product(call: Call) -> list[Result]:
 @rule("Einsum")
 def einsum(call: Call) -> list[Result]:
     """Return the output of the equation; without ``->`` it has each label that occurs once, in alphabetical order."""
+    # Spaces have no meaning in an equation.
     equation = call.text_attribute("equation", "").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -131,6 +133,7 @@ def einsum(call: Call) -> list[Result]:
     for index, term in enumerate(terms):
         shape = call.shape(index)
         leading, ellipsis, trailing = term.partition("...")
+        # The dots stand for as many axes as the labels leave.
         inner = len(shape) - len(leading) - len(trailing)
         if inner < 0 or (inner and not ellipsis):
             raise MismatchError
@@ -183,6 +186,7 @@ def recurrence(call: Call) -> list[Result]:
 
     hidden = call.int_attribute("hidden_size", call.shape(2)[-1])
     directions = 2 if call.text_attribute("direction", "forward") == "bidirectional" else 1
+    # layout 1 has the batch first (operator set 14).
     if call.int_attribute("layout", 0):
         batch, steps = data[:2]
         last = (batch, directions, hidden)
@@ -211,6 +215,7 @@ def attention(call: Call) -> list[Result]:
         return [Result(out, call.type()), *(Result(shape, call.type()) for shape in present)]
 
     if not call.has_input(1):
+        # Without sizes query, key and value are equally wide for each head.
         widths = call.ints_attribute("qkv_hidden_sizes") or (query[-1] * kv_heads // max(1, heads + 2 * kv_heads),)
         size = query[-1] if len(query) == 5 else widths[-1] // max(1, kv_heads)  # ..., heads, 3, size
         length, key_size = steps, size
@@ -249,6 +254,7 @@ def count_windows(call: Call, kernel: tuple[int, ...]) -> list[int]:
     int_attribute = ceil if call.int_attribute("ceil_mode", 0) else floor
     counts = []
     for axis, size in enumerate(sizes):
+        # VALID is the mode without padding, whatever pads says.
         padded = size if mode == "VALID" else size + pads[axis] + pads[axis + rank]
         count = int_attribute((padded - dilations[axis] * (kernel[axis] - 1) - 1) / strides[axis]) + 1
         if int_attribute is ceil and (count - 1) * strides[axis] >= size + pads[axis]:
@@ -278,6 +284,7 @@ def _product_shape(first: Shape, second: Shape) -> Shape:
     if not first or not second:
         raise MismatchError
 
+    # A vector is a matrix of one row or one column, and that axis goes again (numpy.matmul).
     left = first if len(first) > 1 else (1, *first)
     right = second if len(second) > 1 else (*second, 1)
     if left[-1] != right[-2]:

@@ -100,9 +100,10 @@ def transpose(call: Call) -> list[Result]:
 
 @rule("Concat")
 def concat(call: Call) -> list[Result]:
-    """Return the inputs one after the other along an axis."""
+    """Return the inputs joined along an axis."""
     shapes = [call.shape(index) for index in range(len(call.inputs))]
     axis = normalize_axis(call.int_attribute("axis", 1), len(shapes[0]))
+    # All sizes but that of the axis must agree.
     others = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(others) != 1:
         raise MismatchError
@@ -146,6 +147,7 @@ def slice_(call: Call) -> list[Result]:
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise MismatchError
 
+    # A range a axis: the elements are selected only where they are known.
     indices: list[range] = [range(size) for size in shape]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         place = normalize_axis(axis, len(shape))
@@ -175,7 +177,7 @@ def gather(call: Call) -> list[Result]:
 
 @rule("GatherElements")
 def gather_elements(call: Call) -> list[Result]:
-    """Return one entry per index."""
+    """Return an entry per index."""
     return [Result(call.shape(1), call.type())]
 
 
@@ -231,6 +233,7 @@ def top_k(call: Call) -> list[Result]:
     """Return the largest elements, and their indices."""
     shape = call.shape()
     axis = normalize_axis(call.int_attribute("axis", -1), len(shape))
+    # k was an attribute until operator set 10.
     count = call.int_attribute("k", 0) if "k" in call.attributes else call.integers(1)[0]
     sizes = (*shape[:axis], min(count, shape[axis]), *shape[axis + 1 :])
     return [Result(sizes, call.type()), Result(sizes, "int64")]
@@ -238,7 +241,7 @@ def top_k(call: Call) -> list[Result]:
 
 @rule("OneHot")
 def one_hot(call: Call) -> list[Result]:
-    """Return the input's shape with one more axis, of the depth in the second input."""
+    """Return the input's shape with another axis, of the depth in the second input."""
     shape = call.shape()
     axis = normalize_axis(call.int_attribute("axis", -1), len(shape) + 1)
     return [Result((*shape[:axis], call.integers(1)[0], *shape[axis:]), call.type(2))]
@@ -254,6 +257,7 @@ def infer_reshape(shape: Shape, wanted: list[int]) -> Shape:
         if not rest or prod(shape) % rest:
             raise MismatchError
         wanted[wanted.index(-1)] = prod(shape) // rest
+    # A reshape moves no element away.
     if prod(wanted) != prod(shape):
         raise MismatchError
     return tuple(wanted)
@@ -314,5 +318,5 @@ def resize(call: Call) -> list[Result]:
 
 @rule("GridSample")
 def grid_sample(call: Call) -> list[Result]:
-    """Return one sample a grid point."""
+    """Return a sample per grid point."""
     return [Result((*call.shape()[:2], *call.shape(1)[1:-1]), call.type())]

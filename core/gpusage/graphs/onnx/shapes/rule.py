@@ -24,7 +24,7 @@ class MismatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One tensor of a run.
+    """A tensor of a run.
 
     Attributes:
         shape: ``None`` if unknown.
@@ -46,7 +46,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One output of a rule."""
+    """An output of a rule."""
 
     shape: Shape
     element_type: ElementType = "float"
@@ -55,7 +55,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of an operator; optional inputs may be ``None`` or missing.
+    """A call of an operator; optional inputs may be ``None`` or missing.
 
     Its methods raise `UnresolvedError` if an input's shape or elements are unknown, `MismatchError` if the input is
     absent or an attribute is of another type.
@@ -98,7 +98,7 @@ class Call:
 
     def integers(self, index: int) -> tuple[int, ...]:
         """Return the elements of input *index* as whole numbers."""
-        return tuple(int(number) for number in self.elements(index))
+        return tuple(map(int, self.elements(index)))
 
     def int_attribute(self, name: str, default: int) -> int:
         """Return the attribute *name*."""
@@ -112,7 +112,7 @@ class Call:
         value = self.attributes.get(name, tuple(default))
         if not isinstance(value, tuple):
             raise MismatchError
-        return tuple(int(number) for number in value)
+        return tuple(map(int, value))
 
     def text_attribute(self, name: str, default: str) -> str:
         """Return the attribute *name*, a text."""
@@ -133,7 +133,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
-    """Register a rule for *op_types*; each has one rule."""
+    """Register a rule for *op_types*; each has a single rule."""
 
     def register(function: Rule) -> Rule:
         for op_type in op_types:
@@ -163,6 +163,7 @@ def broadcast(*shapes: Shape) -> Shape:
     # Shapes align at their last axes (NumPy's rule, which ONNX took over).
     rank = max(map(len, shapes), default=0)
     sizes = []
+    # Aligned at the last axis, as numpy does it.
     for column in zip(*((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes), strict=True):
         large = {size for size in column if size != 1}
         if len(large) > 1:
@@ -185,6 +186,7 @@ def broadcast_elements(elements: tuple[Number, ...], shape: Shape, target: Shape
 
     # Positions in row-major order, axis by axis; an axis of size 1 repeats with stride 0.
     positions = [0]
+    # A stride of 0 repeats an axis of size 1.
     padded = (1,) * (len(target) - len(shape)) + tuple(shape)
     step = len(elements)
     for size, wanted in zip(padded, target, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage.cli import figures
+from gpusage.cli import tables
 from gpusage_hooks.types import Interval
 from gpusage_hooks.units import GIB
 
@@ -26,24 +26,24 @@ def _interval(value: float, low: float, high: float) -> Interval:
     ],
 )
 def test_a_time_stands_in_the_unit_that_suits_its_value(figure: Interval, text: str) -> None:
-    assert figures.time(figure) == text
+    assert tables.time_text(figure) == text
 
 
 def test_memory_is_in_gib_and_shares_are_in_percent() -> None:
-    assert figures.memory(_interval(6.1 * GIB, 5.6 * GIB, 6.9 * GIB)) == "6.1 GiB (5.6-6.9)"
-    assert figures.share(_interval(0.31, 0.24, 0.39)) == "31 % (24-39)"
+    assert tables.memory_text(_interval(6.1 * GIB, 5.6 * GIB, 6.9 * GIB)) == "6.1 GiB (5.6-6.9)"
+    assert tables.share_text(_interval(0.31, 0.24, 0.39)) == "31 % (24-39)"
 
 
 def test_an_exact_figure_has_no_ends() -> None:
-    assert figures.plain(_interval(1.0, 1.0, 1.0), "x") == "1.00x"
-    assert figures.plain(_interval(1.08, 0.95, 1.23), "x") == "1.08x (0.95-1.23)"
+    assert tables.interval_text(_interval(1.0, 1.0, 1.0), "x") == "1.00x"
+    assert tables.interval_text(_interval(1.08, 0.95, 1.23), "x") == "1.08x (0.95-1.23)"
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.0, "0"), (999, "999"), (25_557_032, "25.6 M"), (4.1e9, "4.10 G"), (3e15, "3000 T")]
 )
 def test_a_large_count_has_its_si_letter(value: float, text: str) -> None:
-    assert figures.count(value) == text
+    assert tables.count_text(value) == text
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_a_large_count_has_its_si_letter(value: float, text: str) -> None:
     [(0.4, "0 s"), (59.0, "59 s"), (60.0, "1 min"), (3599.0, "1 h 0 min"), (9000.0, "2 h 30 min")],
 )
 def test_durations_are_read_by_people(time_s: float, text: str) -> None:
-    assert figures.duration(time_s) == text
-    assert figures.seconds(28_800) == "8 h 0 min"
+    assert tables.duration_text(time_s) == text
+    assert tables.seconds_text(28_800) == "8 h 0 min"
