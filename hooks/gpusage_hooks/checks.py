@@ -64,10 +64,12 @@ _QUESTIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 def sound_answer(hook: str, function: Hook, **question: Any) -> Any:  # whatever the hook answers
-    """Return the answer to *question* after what holds for every hook: soundness, purity, and untouched arguments."""
+    """Return the answer to *question*, after the checks of every hook: soundness, purity, and untouched arguments."""
     before = repr(question)
     answer = ask(hook, function, **question)
     check_answer(hook, question, answer)
+
+    # gpusaged remembers whole answers, and hands the same arguments to the next plugin.
     require(ask(hook, function, **question) == answer, f"{hook} must answer the same question alike; it does not")
     require(repr(question) == before, f"{hook} must leave its arguments as they are; it changed one")
     return answer
@@ -150,7 +152,7 @@ def check_gpus(function: Hook) -> None:
 
 
 def check_observed_figures(function: Hook) -> None:
-    """Check what a plugin knows: sound figures with their sources, one entry for each GPU, in their order."""
+    """Check observed figures: they are sound, have their sources, and follow the order of the GPUs."""
     for workload in samples.workloads():
         _check_order(
             "find_observed_figures",
@@ -160,7 +162,7 @@ def check_observed_figures(function: Hook) -> None:
 
 
 def check_predictor(function: Hook, *, graph: ModelGraph | None = None) -> None:
-    """Check a predictor of needs: a sound need for each GPU, in their order, that takes what is known.
+    """Check a predictor of needs: a sound need for each GPU, in their order, that takes observed figures.
 
     Args:
         function: Implements `predict_needs`.
@@ -176,7 +178,7 @@ def check_predictor(function: Hook, *, graph: ModelGraph | None = None) -> None:
 
 
 def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each: object) -> Sequence[Any] | None:
-    """Check that the answer follows the order of the GPUs, and that no entry depends on which others are asked for.
+    """Check that the answer follows the order of the GPUs, and that no entry depends on the other GPUs of the question.
 
     Args:
         hook: What is asked.
@@ -194,6 +196,8 @@ def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each:
     answer = ask(gpus)
     if answer is None:
         return None
+
+    # `gpusage predict` asks for other GPUs than a decision does, and both must show the same figures.
     turned, alone = ask(gpus[::-1]), [ask((gpu,)) for gpu in gpus]
     require(turned is not None and _are_nearly_equal(turned[::-1], answer), f"{hook} must follow the order of the GPUs")
     require(
@@ -204,7 +208,7 @@ def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each:
 
 
 def check_slowdown(function: Hook) -> None:
-    """Check a predictor of slowdowns: one sound interval a part, at least 1, none on a whole GPU."""
+    """Check a predictor of slowdowns: a sound interval for each part, at least 1, and 1 on a whole GPU."""
     gpus = samples.gpus()
     parts = [(gpu, samples.half(gpu)) for gpu in gpus]
     for workload, known in product(samples.workloads(), samples.knowledge()):
@@ -213,7 +217,7 @@ def check_slowdown(function: Hook) -> None:
 
 
 def check_colocation(function: Hook) -> None:
-    """Check a co-location predictor: one entry per job, throughputs from 0 to 1 in sound intervals."""
+    """Check a co-location predictor: an entry for each job, throughputs from 0 to 1 in sound intervals."""
     gpu = samples.gpus()[0]
     for count in (1, 2, 3):
         sound_answer("predict_colocation", function, needs=(samples.need(gpu),) * count, gpu=gpu)
@@ -300,7 +304,7 @@ def check_listener(function: Hook) -> None:
 
 
 def check_usage_listener(function: Hook) -> None:
-    """Check a listener to usage: of a job that was observed, and of one of which nothing is known."""
+    """Check a listener to usage: of an observed job, and of a job that nobody observed."""
     for usage in samples.usages():
         sound_answer("usage_observed", function, usage=usage)
 

@@ -138,6 +138,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Stay open while an answer is owed to a client that only stopped sending."""
+        # `printf ... | nc -U` ends its side at once.
         self._ended = True
         return self.busy or self._is_turn_due
 
@@ -249,6 +250,7 @@ class StatusServer:
 
     async def close(self) -> None:
         """Close all connections."""
+        # A copy: each task leaves the set when it ends.
         for task in (tasks := [*self._tasks]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
