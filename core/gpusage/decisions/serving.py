@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 
 from gpusage.devices.shares import share_of
-from gpusage.policies.candidates import limits_threads
+from gpusage.policies.candidates import why_unlimited
 from gpusage.policies.latency import waited_services
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.times.step_time import RESERVED_SHARE
@@ -174,7 +174,7 @@ def fleet_of(graph: ModelGraph, workload: Workload, gpu: Gpu, rate_per_s: float,
         return None
 
     # Where one GPU is enough, the smallest share of it may be.
-    if count * workload.gpus == 1 and limits_threads(gpu):
+    if count * workload.gpus == 1 and not why_unlimited(gpu):
         for percent in SHARE_PERCENTS:
             part = replace(share_of(gpu, percent), memory_bytes=gpu.memory_bytes * percent // 100)
             answers = serving_of(graph, workload, part).answers

@@ -20,8 +20,7 @@ from typing import Any
 
 import pluggy
 
-from gpusage.plugins.hooks import Hooks, Plugin, warn
-from gpusage.plugins.implementation import Implementation, describe_error, is_interrupt, output_aside
+from gpusage.plugins.hooks import Hooks, Implementation, Plugin, describe_error, is_interrupt, output_aside, warn
 from gpusage_hooks import API_VERSION, specs
 from gpusage_hooks.conformance import check_api, implemented
 from gpusage_hooks.managers import Manager

@@ -22,11 +22,6 @@ WIDEST_SHARE = 0.5
 """An interval wider than half a GPU does not distinguish half a GPU from a whole one."""
 
 
-def limits_threads(gpu: Gpu) -> bool:
-    """Return whether MPS holds a client on *gpu* to its thread percentage."""
-    return not why_unlimited(gpu)
-
-
 def why_unlimited(gpu: Gpu) -> str:
     """Return why MPS does not hold a client on *gpu* to its thread percentage; empty where it does."""
     if gpu.vendor != "nvidia":

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gpusage.devices.shares import memory_cap_bytes
-from gpusage.policies.candidates import limits_threads, why_unlimited
+from gpusage.policies.candidates import why_unlimited
 from gpusage.policies.latency import latency_s
 from gpusage.predictors.intervals import clip_to_one, other_factor, product, ratio, scaled
 from gpusage_hooks.types import Candidate, GpuNeed, GpuRequest, Interval, Price, SharingRules, Workload
@@ -108,11 +108,6 @@ class Offer:
         """
         need = self.candidate.need
         return need.share_memory_bytes if self.request.repeatable else need.certain_memory_bytes
-
-    @property
-    def saves(self) -> bool:
-        """Return whether it is worth a slowdown; a slice is there whether it is used or not."""
-        return self.is_slice or self.gpu_time <= MOST_GPU_TIME
 
     @property
     def cap_bytes(self) -> int:
@@ -228,10 +223,10 @@ def need_alone(need: GpuNeed) -> GpuNeed:
 def can_promise(offer: Offer, within: Limits) -> bool:
     """Return whether *offer* can be promised *within* the limits; an offer with NaN never can."""
     is_possible = (
-        limits_threads(offer.candidate.gpu)
+        not why_unlimited(offer.candidate.gpu)
         and offer.candidate.need.familiar
         and offer.has_memory(offer.needed_bytes)
-        and offer.saves
+        and (offer.is_slice or offer.gpu_time <= MOST_GPU_TIME)  # a slice is there whether it is used or not
     )
 
     # Alone first, which is quicker to compute: nothing is faster beside partners.
@@ -252,7 +247,7 @@ def trouble(offer: Offer, within: Limits) -> str:
         return ""
 
     gpu, slowdown, company = offer.candidate.gpu, offer.slowdown, "" if offer.is_slice else " beside partners"
-    if not limits_threads(gpu):
+    if why_unlimited(gpu):
         return f"is not offered: MPS cannot hold a job to its share there ({why_unlimited(gpu)})"
     if not offer.candidate.need.familiar:
         return "is not offered: the workload is unlike those that the prediction was fitted on"

@@ -21,7 +21,7 @@ import msgspec
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.experience.learned import NOTHING_LEARNED, Learned, with_failures
-from gpusage.plugins.implementation import sentence
+from gpusage.plugins.hooks import sentence
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage.service.caches import DecisionCache
 from gpusage.service.configuration_watch import ConfigurationWatcher, kill_reason

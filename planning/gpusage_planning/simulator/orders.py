@@ -211,7 +211,6 @@ class Queue:
         job = self.jobs[number] = QueuedJob(
             number=number,
             role=role,
-            kind=ask.kind,
             user=int(trace.user[number]),
             gpus=ask.gpu_count * demand.share_percent / WHOLE_PERCENT,
             types=demand.types,
