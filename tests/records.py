@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpusage.store.annotation import JobAnnotation, annotation_of_decision
 from gpusage_hooks.types import (
     Allocation,
     Code,
@@ -64,3 +65,8 @@ USAGE = Usage(
     cpus=2,
     read_bytes=3 * 10**11,
 )
+
+
+def annotation_of_record(record: DecisionRecord) -> JobAnnotation:
+    """Return the annotation that the job of *record* carries."""
+    return annotation_of_decision(record.decision, record.rendered, record.mode, record.number)

@@ -1,4 +1,4 @@
-"""What one answer must be, whoever gives it: its type, all the way down, and what the hook promises beside it.
+"""The rules for an answer, whoever gives it: its type, all the way down, and the further promises of its hook.
 
 gpusage checks with these what other people's plugins answer while they run; `gpusage_hooks.checks` does before.
 Each function raises `AssertionError` with one sentence where an answer breaks the contract.
@@ -60,7 +60,7 @@ def check_graph(graph: ModelGraph) -> None:
 
 
 def check_gpu(row: Gpu) -> None:
-    """Check one row of the catalogue: a name in lower case, figures above 0, a source."""
+    """Check a row of the catalogue: a name in lower case, figures above 0, a source."""
     require(row.name == row.name.strip().lower() != "", f"a GPU's name must be lower-case; got {row.name!r}")
     require(bool(row.source.strip()), f"GPU {row.name!r} must have a source; got none")
     require("fp32" in row.peak_flop_per_s, f"GPU {row.name!r} must have a peak for fp32; got none")
@@ -122,7 +122,7 @@ def _check_rows(question: Question, rows: Sequence[Gpu]) -> None:
 
 
 def check_need(need: GpuNeed, workload: Workload, gpu: Gpu) -> None:
-    """Check that *need* is of *gpu*, that its intervals are sound, and that what follows from them does."""
+    """Check that *need* is of *gpu*, that its intervals are sound, and that all derived figures agree with them."""
     require(need.gpu == gpu.name, f"a need must name its GPU, {gpu.name!r}; got {need.gpu!r}")
     for name in ("step_time_s", "memory_bytes", "throughput_samples_per_s"):
         check_interval(getattr(need, name), name, least=math.ulp(0.0))
@@ -198,7 +198,7 @@ def _check_commands(question: Question, answer: Sequence[object]) -> None:
     require(right, f"add_commands must give click commands, each with a name of its own; got {names}")
 
 
-@cache
+@cache  # as in gpusage_hooks.conformance
 def _returned(hook: str) -> Any:  # any annotation
     return get_type_hints(getattr(specs, hook))["return"]
 

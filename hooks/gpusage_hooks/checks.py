@@ -64,10 +64,12 @@ _QUESTIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 def sound_answer(hook: str, function: Hook, **question: Any) -> Any:  # whatever the hook answers
-    """Return the answer to *question* after what holds for every hook: soundness, purity, and untouched arguments."""
+    """Return the answer to *question*, after the checks of every hook: soundness, purity, and untouched arguments."""
     before = repr(question)
     answer = ask(hook, function, **question)
     check_answer(hook, question, answer)
+
+    # gpusaged remembers whole answers, and hands the same arguments to the next plugin.
     require(ask(hook, function, **question) == answer, f"{hook} must answer the same question alike; it does not")
     require(repr(question) == before, f"{hook} must leave its arguments as they are; it changed one")
     return answer
@@ -150,7 +152,7 @@ def check_gpus(function: Hook) -> None:
 
 
 def check_observed_figures(function: Hook) -> None:
-    """Check what a plugin knows: sound figures with their sources, one entry for each GPU, in their order."""
+    """Check observed figures: they are sound, have their sources, and follow the order of the GPUs."""
     for workload in samples.workloads():
         _check_order(
             "find_observed_figures",
@@ -160,7 +162,7 @@ def check_observed_figures(function: Hook) -> None:
 
 
 def check_predictor(function: Hook, *, graph: ModelGraph | None = None) -> None:
-    """Check a predictor of needs: a sound need for each GPU, in their order, that takes what is known.
+    """Check a predictor of needs: a sound need for each GPU, in their order, that takes observed figures.
 
     Args:
         function: Implements `predict_needs`.
@@ -176,7 +178,7 @@ def check_predictor(function: Hook, *, graph: ModelGraph | None = None) -> None:
 
 
 def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each: object) -> Sequence[Any] | None:
-    """Check that the answer follows the order of the GPUs, and that no entry depends on which others are asked for.
+    """Check that the answer follows the order of the GPUs, and that no entry depends on the other GPUs of the question.
 
     Args:
         hook: What is asked.
@@ -194,6 +196,8 @@ def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each:
     answer = ask(gpus)
     if answer is None:
         return None
+
+    # `gpusage predict` asks for other GPUs than a decision does, and both must show the same figures.
     turned, alone = ask(gpus[::-1]), [ask((gpu,)) for gpu in gpus]
     require(turned is not None and _are_nearly_equal(turned[::-1], answer), f"{hook} must follow the order of the GPUs")
     require(
@@ -204,7 +208,7 @@ def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each:
 
 
 def check_slowdown(function: Hook) -> None:
-    """Check a predictor of slowdowns: one sound interval a part, at least 1, none on a whole GPU."""
+    """Check a predictor of slowdowns: a sound interval for each part, at least 1, and 1 on a whole GPU."""
     gpus = samples.gpus()
     parts = [(gpu, samples.half(gpu)) for gpu in gpus]
     for workload, known in product(samples.workloads(), samples.knowledge()):
@@ -213,7 +217,7 @@ def check_slowdown(function: Hook) -> None:
 
 
 def check_colocation(function: Hook) -> None:
-    """Check a co-location predictor: one entry per job, throughputs from 0 to 1 in sound intervals."""
+    """Check a co-location predictor: an entry for each job, throughputs from 0 to 1 in sound intervals."""
     gpu = samples.gpus()[0]
     for count in (1, 2, 3):
         sound_answer("predict_colocation", function, needs=(samples.need(gpu),) * count, gpu=gpu)
@@ -253,25 +257,22 @@ def check_renderer(function: Hook, *, manager: Hook | None = None) -> None:
     question = {"job": samples.job(), "decision": samples.draft(policy_input), "cluster": policy_input.cluster}
     answer = sound_answer("render_decision", function, **question, context=samples.context())
     require(answer is None, f"render_decision must leave another manager's job to others; got {answer!r:.80}")
-    own = call(manager) if manager else None
-    if own is not None:
-        _check_gpu_types(function, own)
+    own: Manager | None = call(manager) if manager else None
+    if own is None:
+        return
 
-
-def _check_gpu_types(function: Hook, manager: Manager) -> None:
-    """Check that the GPU types that a decision requires are expressed: all of them, or no field is set at all."""
-    policy_input = samples.policy_input()
+    # Of its own jobs, each GPU type that a decision requires is expressed, or no field is set at all.
     types = tuple(pool.site_type for pool in policy_input.cluster.pools)
     question = {
-        "job": samples.job(manager.name),
-        "cluster": replace(policy_input.cluster, manager=manager.name),
-        "context": Context(settings=manager.settings(), catalogue=samples.catalogue()),
+        "job": samples.job(own.name),
+        "cluster": replace(policy_input.cluster, manager=own.name),
+        "context": Context(settings=own.settings(), catalogue=samples.catalogue()),
     }
 
     def render(request: GpuRequest) -> Mapping[str, str]:
         decision = replace(samples.draft(policy_input), code=Code.REWRITE, request=request, reasons=("a check",))
         rendered = sound_answer("render_decision", function, **question, decision=decision)
-        require(rendered is not None, f"render_decision must answer for a job of its own manager, {manager.name!r}")
+        require(rendered is not None, f"render_decision must answer for a job of its own manager, {own.name!r}")
         fields: Mapping[str, str] = rendered.fields
         return fields
 
@@ -300,7 +301,7 @@ def check_listener(function: Hook) -> None:
 
 
 def check_usage_listener(function: Hook) -> None:
-    """Check a listener to usage: of a job that was observed, and of one of which nothing is known."""
+    """Check a listener to usage: of an observed job, and of a job that nobody observed."""
     for usage in samples.usages():
         sound_answer("usage_observed", function, usage=usage)
 

@@ -42,7 +42,7 @@ _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
 
 
 def parse_comment(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest | None:
-    """Return what a job's comment says, or ``None`` if it does not name gpusage.
+    """Return the request in a job's comment, or ``None`` if it does not name gpusage.
 
     Args:
         text: The comment.
@@ -53,6 +53,8 @@ def parse_comment(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest
     """
     if parse_learn(text) is not None:
         return None
+
+    # A comment may belong to a site's own tools, before and behind our words.
     marked = _OURS.search(text)
     if marked:
         return parse_model(_clause(text[marked.end() :]), names)
@@ -102,6 +104,7 @@ def _clause(text: str) -> str:
     Raises:
         RequestError: One of our keys follows it, where the user expects it to count.
     """
+    # A path may hold a semicolon, if it is quoted.
     match = _CLAUSE.match(text)
     clause = match[0] if match else ""
 
@@ -127,7 +130,7 @@ def is_model_path(model: str, names: Sequence[str] = MODEL_NAMES) -> bool:
 
 
 def parse_model(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest:
-    """Return what *text*, comma-separated ``key=value`` with the model first or as ``model=``, asks for.
+    """Return the request in *text*: comma-separated ``key=value`` with the model first or as ``model=``.
 
     Raises:
         RequestError: A key is unknown or given twice, a value is malformed, or no model is named.
@@ -168,6 +171,7 @@ def _pairs(text: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         message = f"Comment {text!r} must close every quote; got an open one. Add the missing quote."
         raise RequestError(message)
 
+    # A first word with '=' is a key, unless it is quoted or as a whole named like a model: `runs/lr=1.onnx`.
     for index, word in enumerate(match.group().strip() for match in _WORD.finditer(text)):
         key, separator, value = word.partition("=")
         if not word:

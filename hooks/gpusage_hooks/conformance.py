@@ -19,7 +19,7 @@ Part = tuple[object, Hint, str]
 
 
 def conforms(value: object, hint: Hint, path: str) -> None:
-    """Require *value*, found at *path*, to be what *hint* says, all the way down."""
+    """Require *value*, at *path*, to conform to *hint*, all the way down."""
     clause = mismatch(value, hint, path)
     require(clause is None, clause or "")
 
@@ -31,7 +31,7 @@ def require(holds: bool, rule: str) -> None:  # reads like assert, and stays whe
 
 
 def mismatch(value: object, hint: Hint, path: str) -> str | None:
-    """Return one clause that says where *value*, found at *path*, is no *hint*; ``None`` where it is one."""
+    """Return a clause that says where *value*, at *path*, does not conform to *hint*; ``None`` where it does."""
     origin: Any = get_origin(hint)  # typeshed's own type of it leaves out the special forms
     if hint in (Any, object):
         return None
@@ -99,7 +99,7 @@ def _parts_of_class(value: object, hint: Hint, path: str) -> str | Iterable[Part
     return [(getattr(value, item.name), hints[item.name], f"{path}.{item.name}") for item in fields(value)]
 
 
-@cache
+@cache  # get_type_hints evaluates every annotation anew
 def _hints(kind: type) -> dict[str, Hint]:
     return get_type_hints(kind)
 

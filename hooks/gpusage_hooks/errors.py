@@ -1,4 +1,4 @@
-"""What can go wrong, divided by whose fault it is.
+"""The errors, divided by whose fault they are.
 
     GpuUsageError
       GraphError      the model

@@ -1,4 +1,4 @@
-"""The table of keys that a job's user may write: one row each.
+"""The table of keys that a job's user may write, a row for each.
 
 The parser of comments, the options of commands, the arguments of the Python API and the
 tables of docs/jobs.md are made from it. A new key is a row here and its use.
@@ -76,7 +76,7 @@ class JobKey:
 
     @property
     def workload_default(self) -> Any:  # that of any field
-        """Return what the field has that it sets; ``None`` where it sets several, or a part of one."""
+        """Return the default of the field that it sets; ``None`` where it sets several, or a part of a value."""
         return getattr(_DEFAULT, self.targets[0], None) if len(self.targets) == 1 else None
 
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types.workloads import Decoding
 
+# A comment comes from anybody who may submit a job: no value may make a prediction, or a message, endless.
 MAXIMUM_COUNT = 10**9
 MAXIMUM_NAMES = 64
 SHOWN_LENGTH = 80
@@ -92,6 +93,7 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
 
 _ALMOST = 0.9
 """How alike words are that differ in a sign or a letter, by `difflib`: so much that no shorter word was meant."""
+# [0-9] and not \d, which also matches the digits of other scripts.
 _DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _GBIT = re.compile(r" ?(gb/s|gbit/s|gbps)$", re.IGNORECASE)
 BYTES_PER_GBIT = 1e9 / 8
@@ -103,14 +105,15 @@ _SECONDS: Mapping[str, float] = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1
 
 
 def usual_word(word: str, known: Sequence[str]) -> str:
-    """Return the one of *known* that *word* means, and *word* itself where it means none of them."""
+    """Return the word of *known* that *word* means, and *word* itself where it means none of them."""
+    # Tools write the same word with a hyphen or an underscore: 16-mixed, bf16_mixed.
     small = word.lower()
     spellings = (small, small.replace("_", "-"), small.replace("-", "_"))
     return next((usual for one in spellings if (usual := SYNONYMS.get(one, one)) in known), word)
 
 
 def key_hint(name: str, known: Iterable[str]) -> str:
-    """Return the one of *known* that *name* means, or all of them, as a sentence.
+    """Return the key of *known* that *name* means, or all of them, as a sentence.
 
     A name that begins with another's words, such as ``tensor_parallel``, is nearer than one that is as long.
     """
@@ -121,11 +124,12 @@ def key_hint(name: str, known: Iterable[str]) -> str:
 
 
 def refuse(key: str, rule: str, value: str, cure: str) -> NoReturn:
-    """Refuse the *value* of *key*, which breaks *rule*; *cure* says what to write."""
+    """Refuse the *value* of *key*, which breaks *rule*; *cure* is the way out."""
     message = f"Key {key!r} {rule}; got {value[:SHOWN_LENGTH]!r}. {cure}."
     raise RequestError(message)
 
 
+# Not msgspec: hooks depend on pluggy alone, and importing msgspec takes 40 ms of every sbatch.
 @dataclass(frozen=True, slots=True)
 class Text:
     """Any text."""
@@ -187,7 +191,7 @@ class Words(Text):
 
     @property
     def json_schema(self) -> Mapping[str, object]:
-        """Return the words; what else users write for them is left out."""
+        """Return the words; their synonyms are left out."""
         return {"enum": list(self.choices)}
 
     def parse(self, key: str, text: str) -> Any:  # one of the literals of `choices`
@@ -243,7 +247,7 @@ class Number(Text):
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth(Number):
-    """What a network carries, in Gb/s, such as ``200``; the unit may be written, ``200Gb/s``."""
+    """The bandwidth of a network in Gb/s, such as ``200``; the unit may be written, ``200Gb/s``."""
 
     rule: str = "a number of Gb/s above 0"
     example: str = "200"

@@ -1,4 +1,4 @@
-"""What a plugin says of the workload manager that it adapts, and what the manager's hooks are given.
+"""A plugin's description of the workload manager that it adapts, and the context of the manager's hooks.
 
 Invariants:
 
@@ -20,6 +20,7 @@ from gpusage_hooks.types import Gpu, Range
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 """What a manager may be called."""
 
+# A manager's section stands beside these in the same file.
 TAKEN = (
     "mode",
     "enforce_in",
@@ -100,7 +101,7 @@ def known_gpu(catalogue: GpuCatalogue, name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a manager's hooks are given beside the question.
+    """The context of a question to a manager's hooks.
 
     Attributes:
         settings: The manager's section of gpusage.toml; of the type that its plugin named.
@@ -118,7 +119,7 @@ class Context:
 
 
 def manager_fault(manager: Manager) -> str | None:
-    """Return what is wrong with the description of a manager, one clause, or ``None``."""
+    """Return the fault in the description of a manager, as a clause, or ``None``."""
     kind, name = manager.settings, manager.name
     if not NAME.fullmatch(name):
         return f"its name must be lower-case letters, digits, '-' and '_'; got {name!r:.80}"
@@ -144,6 +145,7 @@ def _field_fault(field: Field[Any], hint: Any) -> str | None:  # any annotation
     if default is MISSING:
         return f"setting {field.name!r} must have a default; got none"
 
+    # Only what TOML can say, and a command can show with its origin.
     plain, *limits = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if plain not in _PLAIN and get_origin(plain) is not Literal:
         return f"setting {field.name!r} must be one of {_PLAIN_NAMES} or a Literal; got {plain}"

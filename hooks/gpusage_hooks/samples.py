@@ -52,6 +52,7 @@ def graph() -> ModelGraph:
     """Return a small classifier: two convolutions with a residual sum, a pooling and a matrix product."""
     image, planes = (-1, 3, 64, 64), (-1, 32, 64, 64)
     attributes = (("kernel_shape", (3, 3)), ("pads", (1, 1, 1, 1)), ("strides", (1, 1)))
+    # -1 is the batch: every shape follows it, as in a model that was exported with a free batch axis.
     return ModelGraph(
         name="sample",
         source="sample",
@@ -131,7 +132,7 @@ def half(of: Gpu) -> Gpu:
 
 
 def knowledge() -> tuple[ObservedFigures, ...]:
-    """Return what may be known of a job alone on a GPU: nothing, a utilization, a step time and its memory."""
+    """Return observed figures of a job alone on a GPU: none, a utilization, a step time and its memory."""
     return (
         ObservedFigures(),
         ObservedFigures(gpu_utilization=figure(0.6)),
@@ -145,7 +146,7 @@ def figure(value: float) -> Figure:
 
 
 def need(of: Gpu, *, memory_gib: float = 4.0, sm_activity: float = 0.3, step_time_s: float = 0.1) -> GpuNeed:
-    """Return what a job needs on the GPU *of*, each figure with 10 % on either side."""
+    """Return the need of a job on the GPU *of*, each figure with 10 % on either side."""
     # The step is given for 15 TFLOP/s, the old GPU's.
     activity = around(sm_activity)
     step = around(step_time_s * 15 * TERA / of.peak_flop_per_s["fp32"])
@@ -164,7 +165,7 @@ def need(of: Gpu, *, memory_gib: float = 4.0, sm_activity: float = 0.3, step_tim
 
 
 def prices(of: Gpu) -> tuple[Price, ...]:
-    """Return what shares of the GPU *of* cost a job: half of it and more is cheap."""
+    """Return the prices of shares of the GPU *of*: half of it and more is cheap."""
     costs = {25: 1.6, 33: 1.3, 50: 1.1, 75: 1.05}
     return tuple(
         Price(gpu=of.name, share_percent=percent, slowdown=Interval(value=cost, low=1.0, high=1.05 * cost))
@@ -238,7 +239,7 @@ def draft(of: PolicyInput) -> Decision:
 
 
 def drafts(of: PolicyInput) -> Iterator[Decision]:
-    """Yield what a policy may find when its turn comes: nothing changed yet, and a share with a preference."""
+    """Yield the drafts that a policy may meet: nothing changed yet, and a share with a preference."""
     yield draft(of)
 
     if of.request.gpu_count == 1 and of.request.gpu_type is None:
@@ -287,7 +288,7 @@ class _Catalogue:
 
 
 def context() -> Context:
-    """Return what the hooks of that manager are given."""
+    """Return the context of that manager's hooks."""
     return Context(settings=ManagerSettings(), catalogue=catalogue())
 
 
@@ -315,7 +316,7 @@ def record() -> DecisionRecord:
 
 
 def usages() -> tuple[Usage, Usage]:
-    """Return what one job did, and a job of which nothing was observed."""
+    """Return the usage of an observed job, and of a job that nobody observed."""
     unseen = Usage(number="", manager=MANAGER, job_id="2", user="ada", started_at_s=0.0, ended_at_s=60.0)
     seen = replace(
         unseen,

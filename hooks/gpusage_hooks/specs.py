@@ -77,7 +77,7 @@ def describe_gpus() -> Sequence[Gpu] | None:
 def find_observed_figures(
     graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], submitter: Submitter
 ) -> Sequence[ObservedFigures] | None:
-    """Tell what is known of a workload on each GPU; all answers count, of each figure the first one that is known.
+    """Return observed figures of a workload on each GPU; all answers count, of each figure the first that is known.
 
     Whatever is predicted follows from what is known: a known step time changes throughput, activities, speed-ups and
     what shares cost.
@@ -97,7 +97,7 @@ def find_observed_figures(
 def predict_needs(
     graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
 ) -> Sequence[GpuNeed] | None:
-    """Predict what a workload needs on each GPU when it is alone there; first answer wins.
+    """Predict the need of a workload alone on each GPU; first answer wins.
 
     Args:
         graph: Every shape is resolved but for the batch.
@@ -136,12 +136,12 @@ def predict_slowdown(
 
 @hookspec(firstresult=True)
 def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation | None:
-    """Predict what jobs, each given by its need on *gpu*, do to each other under MPS; first answer wins."""
+    """Predict the throughput of jobs under MPS beside each other, by the need of each on *gpu*; first answer wins."""
 
 
 @hookspec(firstresult=True)
 def decide(stage: Stage, policy_input: PolicyInput, draft: Decision) -> Decision | None:
-    """Decide one thing about a job, on the draft of the stages before; first answer wins.
+    """Decide a stage of a job, on the draft of the stages before; first answer wins.
 
     Args:
         stage: What is decided, in the order of `STAGES`: ``eligibility``, whether the request may be changed at all;
@@ -163,7 +163,7 @@ def describe_manager() -> Manager | None:
 
 @hookspec(firstresult=True)
 def parse_submission(submission: DecisionRequest, context: Context) -> Job | None:
-    """Understand one workload manager's submission; first answer wins.
+    """Parse a workload manager's submission; first answer wins.
 
     Args:
         submission: Its fields, or its script. `gpusage_hooks.comment` reads what the user says to us.
@@ -181,7 +181,7 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Con
 
 @hookspec(firstresult=True)
 def observe_cluster(manager: str, context: Context) -> Cluster | None:
-    """Ask a workload manager what it has; may take seconds; first answer wins.
+    """Observe a workload manager's cluster; may take seconds; first answer wins.
 
     Args:
         manager: Its name.
@@ -213,7 +213,7 @@ def read_cluster(path: str, catalogue: GpuCatalogue) -> Cluster | None:
 
 @hookspec(firstresult=True)
 def read_past_jobs(path: str) -> Sequence[PastJob] | None:
-    """Read what a workload manager's accounting printed of jobs that ended; first answer wins.
+    """Read the accounting of ended jobs that a workload manager printed; first answer wins.
 
     Args:
         path: Of the file that a user names.
@@ -286,7 +286,7 @@ def restore_request(job: AnnotatedJob, reason: str, context: Context) -> bool | 
 
 @hookspec(firstresult=True)
 def find_out_of_memory_jobs(manager: str, context: Context) -> Sequence[OutOfMemoryJob] | None:
-    """Find the jobs whose share's memory was too small, those that run again and those that failed; first answer wins.
+    """Find the jobs whose share's memory was too small, whether they run again or failed; first answer wins.
 
     Returns:
         Those that the manager still knows; ``None`` where there is no such manager here.
@@ -313,7 +313,7 @@ def requeue_on_whole_gpu(job: AnnotatedJob, reason: str, context: Context) -> bo
 
 @hookspec(firstresult=True)
 def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
-    """Return what jobs that ended lately really did, as their nodes observed it; first answer wins.
+    """Return the usage of jobs that ended lately, as their nodes observed it; first answer wins.
 
     Runs in the background, every so often, and may take seconds; the same job may be reported several times.
 

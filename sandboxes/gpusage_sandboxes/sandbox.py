@@ -54,56 +54,6 @@ def dismiss(guard: subprocess.Popen[bytes]) -> None:
     guard.wait()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
-    """What a command finds around it.
-
-    Attributes:
-        environment: All of it.
-        folder: Where it starts.
-        logs: Where a refusal says to look.
-        complaint_characters: How much of the end of a complaint is shown; all of it where ``None``.
-    """
-
-    environment: Mapping[str, str]
-    folder: Path
-    logs: Path
-    complaint_characters: int | None = None
-
-    def run(self, command: Sequence[str], *, check: bool, timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Run *command* and return its output.
-
-        Raises:
-            RequestError: It failed, and *check* is true; or it took longer than *timeout_s*.
-        """
-        try:
-            done = subprocess.run(
-                command,
-                check=False,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                cwd=self.folder,
-                env=dict(self.environment),
-                timeout=timeout_s,
-                stdin=subprocess.DEVNULL,
-            )
-        except subprocess.TimeoutExpired as error:
-            message = (
-                f"Command {' '.join(command)!r} must end within {timeout_s:g} s; it did not. Look into {self.logs}."
-            )
-            raise RequestError(message) from error
-
-        if check and done.returncode != 0:
-            complaint = " ".join((done.stderr or done.stdout).split())
-            shown = complaint[-self.complaint_characters :] if self.complaint_characters else complaint
-            outcome = shown or f"exit status {done.returncode}"
-            message = f"Command {' '.join(command)!r} must succeed; got: {outcome}. Look into {self.logs}."
-            raise RequestError(message)
-
-        return done
-
-
 def enter(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Put *command*, or the user's own shell where there is none, in this process's place.
 
@@ -120,6 +70,8 @@ def enter(command: Sequence[str], environment: Mapping[str, str]) -> None:
 
 START_LIMIT_S = 120.0
 """For what takes seconds on a machine that is not loaded."""
+MOST_CHARACTERS = 500
+"""Of a command's complaint, in an error."""
 _POLL_S = 0.05
 _LEFTOVER_GRACE_S = 2.0
 _MOST_SWEEPS = 3
@@ -131,11 +83,9 @@ class Sandbox(ABC):
 
     Attributes:
         manager: The workload manager's name, as in ``gpusage NAME sandbox``.
-        complaint_characters: How much of the end of a command's complaint is shown; all of it where ``None``.
     """
 
     manager: ClassVar[str]
-    complaint_characters: ClassVar[int | None] = None
     layout: Layout
     guards: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False, compare=False)
 
@@ -195,13 +145,31 @@ class Sandbox(ABC):
         Raises:
             RequestError: It failed, and *check* is true; or it took longer than *timeout_s*.
         """
-        inside = Inside(
-            environment={**self.environment, **(environment or {})},
-            folder=self.layout.jobs,
-            logs=self.logs,
-            complaint_characters=self.complaint_characters,
-        )
-        return inside.run(command, check=check, timeout_s=timeout_s)
+        words = " ".join(command)
+        try:
+            done = subprocess.run(
+                command,
+                check=False,
+                capture_output=True,
+                text=True,
+                errors="replace",  # a job's name may be any bytes, and `down` must not stop at it
+                cwd=self.layout.jobs,
+                env={**self.environment, **(environment or {})},
+                timeout=timeout_s,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired as error:
+            message = f"Command {words!r} must end within {timeout_s:g} s; it did not. Look into {self.logs}."
+            raise RequestError(message) from error
+
+        if check and done.returncode != 0:
+            # What Java complains of ends with what matters.
+            complaint = " ".join((done.stderr or done.stdout).split())[-MOST_CHARACTERS:]
+            outcome = complaint or f"exit status {done.returncode}"
+            message = f"Command {words!r} must succeed; got: {outcome}. Look into {self.logs}."
+            raise RequestError(message)
+
+        return done
 
     def pid(self, daemon: str) -> int | None:
         """Return the process id of a daemon, ``None`` where it does not run."""

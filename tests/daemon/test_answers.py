@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusage.service.protocol import json_line
-from gpusage.store.annotation import annotation_of_record, parse_annotation
+from gpusage.store.annotation import parse_annotation
+from records import annotation_of_record
 
 if TYPE_CHECKING:
     from tests.daemon.conftest import Daemon

@@ -1,4 +1,4 @@
-"""What a child sent, checked as anything of a user's: a card, the keys of a job, and how each is known."""
+"""A child's record, checked like all text of users: a card, and the keys of a job with their marks."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _MAXIMUM_TEXT = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """What a program showed.
+    """The record of a program's run.
 
     Attributes:
-        graph: Of one step; ``None`` if it could not be read.
+        graph: Graph of a step; ``None`` if it could not be read.
         keys: Value and mark of each key of a job.
         modules: Class and weights of each module that a step calls.
-        ending: Why the run ended: ``cycle``, ``inference``, ``by hand``, ``end``, ``time`` or ``failed``.
-        failure: What the program raised, in one line.
-        graph_failure: Why there is no graph.
-        real_calls: By module: why it was called for real.
-        busy_s: Processor time from the first call of a model on.
+        ending: Reason for the end: ``cycle``, ``inference``, ``by hand``, ``end``, ``time`` or ``failed``.
+        failure: The program's exception, in one line.
+        graph_failure: Reason for a missing graph.
+        real_calls: Modules that were called for real, with the reason.
+        busy_s: Processor time since the first call of a model.
     """
 
     graph: ModelGraph | None
@@ -51,16 +51,16 @@ class Captured:
 
 
 def model_word(card: str) -> str:
-    """Return the word of a comment that names the file *card*, in quotes if its name would not be one word."""
+    """Return the word of a comment for the file *card*, in quotes if the name has a separator."""
     quote = "'" if '"' in card else '"'
     return f"model={quote}{card}{quote}" if re.search(r"""[,;"']|^\s""", card) else f"model={card}"
 
 
 def check_record(record: Mapping[str, Any]) -> Captured:
-    """Return what *record* says.
+    """Return *record* as a `Captured`.
 
     Raises:
-        RequestError: It says nothing of a model, or what no program of ours sends.
+        RequestError: *record* has no model, or values that no program of ours sends.
     """
     try:
         keys = {str(name): (str(value), str(mark)) for name, (value, mark) in dict(record["keys"]).items()}
@@ -68,8 +68,9 @@ def check_record(record: Mapping[str, Any]) -> Captured:
         if not all(name in KEYS and _VALUE.fullmatch(value) and mark in MARKS for name, (value, mark) in keys.items()):
             raise ValueError("other keys or values")  # noqa: EM101, TRY003, TRY301 - worded below
 
+        document = record.get("graph")
         captured = Captured(
-            graph=_graph(record.get("graph")),
+            graph=None if document is None else parse_document(json.dumps(document).encode()),
             keys=keys,
             modules=tuple((_text(name), int(count)) for name, count in list(record["modules"])[:16]),
             ending=_text(record.get("ending", "")),
@@ -78,17 +79,13 @@ def check_record(record: Mapping[str, Any]) -> Captured:
             real_calls={_text(name): _text(why) for name, why in dict(record.get("real_calls") or {}).items()},
             busy_s=float(record.get("busy_s") or 0),
         )
-        # The keys must go together as in a comment, or the job that is submitted with them would fail.
+        # The keys must be good together, too: they become a job's comment.
         parse_model(captured.comment("captured.card.json"))
     except (KeyError, TypeError, ValueError, GraphError, RequestError) as error:
         message = f"Record of the program must be one that 'gpusage capture' sends; got {_text(error)}. Run it again."
         raise RequestError(message) from error
 
     return captured
-
-
-def _graph(document: object) -> ModelGraph | None:
-    return None if document is None else parse_document(json.dumps(document).encode())
 
 
 def _text(value: object) -> str:

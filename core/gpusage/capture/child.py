@@ -1,4 +1,4 @@
-"""Starts the user's program in a child process that is limited, and reads the lines that it sends."""
+"""Runs the user's program in a limited child process, and reads the lines that the child sends."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gpusage_hooks.errors import RequestError
 
 MEMORY_LIMIT_BYTES = 16 << 30
 RECORD_LIMIT_BYTES = 4 << 20
-"""Of all lines that a child may send."""
+"""Limit of all lines from a child."""
 GRACE_S = 20.0
-"""For the card, after the time is over."""
+"""Time for the card, after the program's time."""
 _PAUSE_S = 0.2
 _TAIL_LINES = 15
 _STAGE_LENGTH = 60
@@ -53,12 +53,12 @@ main()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the child may do.
+    """Limits of the child.
 
     Attributes:
-        time_s: Of the wall clock.
-        is_apart: What it writes stays in memory; otherwise it writes for real.
-        has_network: It may use the network.
+        time_s: Wall-clock time.
+        is_apart: Whether its files stay in memory; otherwise it writes for real.
+        has_network: Whether it may use the network.
     """
 
     time_s: float = 60.0
@@ -68,12 +68,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How the child ended.
+    """The end of a child.
 
     Attributes:
-        record: What it sent last, unchecked; empty if it sent nothing.
+        record: Its last message, unchecked; may be empty.
         limit: The limit that ended it, in words.
-        output: The last lines that the program printed.
+        output: The last lines of the program's output.
     """
 
     record: Mapping[str, Any]
@@ -86,12 +86,12 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
     """Run *program* until it has sent its record, or a limit ends it.
 
     Args:
-        program: The user's.
-        limits: What it may do.
+        program: The user's program.
+        limits: Limits of the child.
         progress: Called with each stage, in words.
 
     Raises:
-        RequestError: It cannot be started, or what it writes cannot be kept apart here.
+        RequestError: The program cannot start, or this host cannot keep its files apart.
     """
     begun_s = time.monotonic()
     folder = Path(program.folder).resolve()
@@ -112,15 +112,23 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
                 stderr=subprocess.STDOUT,
                 cwd=folder,
                 pass_fds=(sender,),
+                # One session, so that one signal ends all processes of the program.
                 start_new_session=True,
             )
         finally:
+            # With our end open, the pipe would not end with the child.
             os.close(sender)
+
         try:
             record, limit = _receive(child, pipe, begun_s + limits.time_s, progress)
         finally:
-            _end(child)
-        text = _tail(output)
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+        # A program may print without end; an error stands in its last lines.
+        output.seek(max(output.seek(0, os.SEEK_END) - (1 << 16), 0))
+        text = "\n".join(output.read().decode("utf-8", "replace").strip().splitlines()[-_TAIL_LINES:])
 
     # The status says that nothing of the program has run.
     if child.returncode == scratch_files.NO_SCRATCH_STATUS and not record:
@@ -153,8 +161,8 @@ def _command(program: Program, limits: Limits, folder: Path, sender: int) -> lis
 
 
 def _variables(program: Program) -> dict[str, str]:
-    """Return what is set for the program: one process of a job, which sees no GPU of this host and logs nowhere."""
-    # What torchrun sets for the first of its processes.
+    """Return the program's variables: as a process of a job, which sees no GPU of this host and logs nowhere."""
+    # As torchrun sets them; the address is this host's, because no other process of the job exists.
     count = str(program.gpu_count)
     launched = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -166,6 +174,7 @@ def _variables(program: Program) -> dict[str, str]:
         "DS_ACCELERATOR": "cpu",
         "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
         "TOKENIZERS_PARALLELISM": "false",
+        # The step runs on shapes, and a login node has other users.
         "OMP_NUM_THREADS": "1",
     }
 
@@ -173,7 +182,7 @@ def _variables(program: Program) -> dict[str, str]:
 def _receive(
     child: subprocess.Popen[bytes], pipe: BinaryIO, until_s: float, progress: Callable[[str], None]
 ) -> tuple[Mapping[str, Any], str]:
-    """Return the record and the limit that ended the child; after the time the child has a little more for its card."""
+    """Return the record, and the limit that ended the child."""
     content, limit = b"", ""
     with DefaultSelector() as selector:
         selector.register(pipe, EVENT_READ)
@@ -184,13 +193,14 @@ def _receive(
                 if not part:
                     return {}, limit
                 content += part
+                # The last piece is a line without its end so far.
                 *lines, content = content.split(b"\n")
                 for line in lines:
                     message = _message(line)
                     if isinstance(message.get("record"), dict):
                         return message["record"], limit
                     progress(str(message.get("stage", ""))[:_STAGE_LENGTH])
-            # What the child sent before its end is still read.
+            # Processes that the program has started may hold the pipe open.
             if child.poll() is not None and not selector.select(0):
                 return {}, limit
             if _memory_bytes(child.pid) > MEMORY_LIMIT_BYTES:
@@ -199,6 +209,7 @@ def _receive(
                 # The grace is over, too.
                 if limit:
                     return {}, limit
+                # SIGTERM has the child send what it has observed; a card takes some seconds.
                 limit, until_s = "its time", until_s + GRACE_S
                 child.terminate()
 
@@ -214,23 +225,11 @@ def _message(line: bytes) -> Mapping[str, Any]:
 
 
 def _memory_bytes(pid: int) -> int:
-    """Return the resident memory of a process and of those that it has started."""
+    """Return the resident memory of a process and of its children."""
+    # Resident, not virtual: weights without initial values take addresses alone.
     pages = 0
     children: list[str] = []
     with suppress(OSError, IndexError):  # it has just ended
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     return pages * os.sysconf("SC_PAGE_SIZE") + sum(_memory_bytes(int(each)) for each in children)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the child and all of its session that is left."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-
-
-def _tail(output: Any) -> str:  # typing has no name for a temporary file
-    # Only the tail: a program may print without end.
-    output.seek(max(output.seek(0, os.SEEK_END) - (1 << 16), 0))
-    return "\n".join(output.read().decode("utf-8", "replace").strip().splitlines()[-_TAIL_LINES:])

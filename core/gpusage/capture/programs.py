@@ -42,9 +42,9 @@ class Program:
     Attributes:
         python: The interpreter, with its options.
         words: The script, or ``-m`` and a module, with the arguments.
-        variables: Set for it by its command line or job script.
-        gpu_count: Processes of it on all hosts, one for each GPU.
-        folder: Where it runs, from the folder of the user; ``.`` is that one.
+        variables: Variables from its command line or job script.
+        gpu_count: Its processes on all hosts, one for each GPU.
+        folder: Its working folder, relative to the user's.
     """
 
     python: tuple[str, ...]
@@ -58,7 +58,7 @@ def program_of(command: Sequence[str]) -> Program:
     """Return the program that *command* runs, itself or through srun, torchrun, accelerate or a similar launcher.
 
     Raises:
-        RequestError: It runs no Python program that can be run by its name.
+        RequestError: *command* runs no Python program that has a name.
     """
     variables: dict[str, str] = {}
     # The first word that is Python or a launcher begins the program; all before it is srun, env and the like.
@@ -82,16 +82,16 @@ def program_of(command: Sequence[str]) -> Program:
 
 
 def program_in_script(text: str) -> Program:
-    """Return the last Python program that a job script runs, its variables and folder set by the lines above.
+    """Return the last Python program of a job script, with the variables and the folder of the lines above.
 
     Raises:
-        RequestError: It runs none, or one with words that only a shell can work out.
+        RequestError: The script runs no program, or a program whose words need a shell.
     """
     variables: dict[str, str] = {}
     folder = "."
     program: Program | None = None
 
-    # A backslash at a line's end continues it.
+    # The last one: scripts prepare data before they train.
     for line in text.replace("\\\n", " ").splitlines():
         words = _words(line)
         if not words:
@@ -126,7 +126,7 @@ def program_in_script(text: str) -> Program:
 
 
 def no_job_script(program: str = "") -> RequestError:
-    """Return the error for a script that runs no Python program, or for *program*, which is no job script itself."""
+    """Return the error for a script without a Python program, or for *program* in the place of a job script."""
     observed, name = (f"the Python program {program!r}", program) if program else ("a script with none", "train.py")
     message = (
         f"Job script must have a line that runs a Python program, as 'python {name}'; got {observed}. "
@@ -141,8 +141,7 @@ def _is_start(word: str) -> bool:
 
 
 def _words(line: str) -> list[str]:
-    """Return the words of *line* up to its first ``;``, ``|``, ``&`` or ``>``; none of a line that is cut."""
-    # shlex with punctuation_chars splits operators off as a shell does.
+    """Return the words of *line* up to its first ``;``, ``|``, ``&`` or ``>``; empty for a cut line."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []
@@ -158,7 +157,7 @@ def _words(line: str) -> list[str]:
 
 
 def _expand_variables(word: str, variables: Mapping[str, str]) -> str:
-    """Return *word* with its variables replaced as a shell does it; those that nobody set are empty."""
+    """Return *word* with its variables replaced as a shell does it; unset variables are empty."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[3]
@@ -175,6 +174,7 @@ def _python_program(command: Sequence[str], variables: Mapping[str, str]) -> Pro
         # An option with a value would be taken for the script.
         place += 2 if command[place] in _WITH_VALUE else 1
 
+    # Launchers may run as modules of this very Python.
     python, words = tuple(command[:place]), tuple(command[place:])
     if words[:2] in (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch")):
         return _launcher_program(("torchrun", *words[2:]), variables, python)
@@ -188,14 +188,14 @@ def _python_program(command: Sequence[str], variables: Mapping[str, str]) -> Pro
 def _launcher_program(
     command: Sequence[str], variables: Mapping[str, str], python: tuple[str, ...] = ("python",)
 ) -> Program:
-    """Return the program behind torchrun's or accelerate's own options, and how many processes they start."""
+    """Return the program behind a launcher's own options, with the number of processes that it starts."""
     switches = _LAUNCHERS[Path(command[0]).name]
     options: dict[str, str] = {}
     place = 2 if command[1:2] == ["launch"] or command[1:2] == ("launch",) else 1
     while place < len(command) and command[place].startswith("-") and command[place] not in ("-m", "--module"):
         name, equals, value = command[place].partition("=")
         following = "".join(command[place + 1 : place + 2])
-        # A switch that we do not know is none to take the program for its value.
+        # The program is never the value of an option, so behind an unknown switch it stays the program.
         is_one_word = bool(equals) or name in switches or following.endswith(".py")
         options[name] = value if is_one_word else following
         place += 1 if is_one_word else 2
@@ -204,6 +204,7 @@ def _launcher_program(
     if words[:1] == ["--module"]:
         words[0] = "-m"
     gpu_count = _gpu_count(options)
+    # Without Python of its own, the launcher starts a whole command line.
     if {"--no-python", "--no_python"} & options.keys():
         program = program_of(words)
         return replace(program, variables={**variables, **program.variables}, gpu_count=gpu_count)
@@ -214,8 +215,7 @@ def _launcher_program(
 
 
 def _gpu_count(options: Mapping[str, str]) -> int:
-    """Return how many processes a launcher starts; deepspeed may list them, as ``HOST:0,1@HOST:0,1``."""
-    # deepspeed names hosts and GPUs in place of their numbers.
+    """Return the number of processes that a launcher starts; deepspeed may list them, as ``HOST:0,1@HOST:0,1``."""
     listed = options.get("--include") or options.get("-i", "")
     count = sum(len(host.split(",")) for host in listed.split("@"))
     for names in (_HOSTS, _PROCESSES):

@@ -186,14 +186,6 @@ def _document(validations: Sequence[Validation], cluster: Cluster, origin: str, 
     return document
 
 
-def _show_premises(cluster: Cluster, origin: str, why_nothing: str) -> None:
-    types = ", ".join(f"{pool.gpu_count} {pool.site_type}" for pool in cluster.pools)
-    notes = (*cluster.notes, *cluster.unshared.values())
-    tables.show(f"{ORIGINS[origin]}: {types or 'no GPU'}", *(f"  {note}" for note in notes))
-    if why_nothing:
-        tables.show(MODE_NOTE.format(why_nothing))
-
-
 def _show(validation: Validation) -> None:
     """Print the decision on one script, and what each share would cost."""
     if validation.outcome is None:

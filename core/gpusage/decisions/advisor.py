@@ -253,6 +253,7 @@ class Advisor(Predictor):
         Raises:
             PluginError: A plugin breaks the contract.
         """
+        # A job without a model is seen by its figures alone: which GPU types it runs on, and how fast, is not known.
         job = replace(job, request=self._settled(job.request, cluster))
         request = job.request
         cluster = cluster.within(request.partitions, request.scopes, request.node_features)
@@ -346,6 +347,8 @@ class Advisor(Predictor):
         if rendered is None and decision.code is not Code.REWRITE:
             rendered = RenderedDecision(before=job.request_text, after=job.request_text, fields={})
         rendered = require_answer("render_decision", rendered)
+
+        # A required type that the manager's words cannot express must not be dropped: the whole decision goes.
         if decision.code is Code.REWRITE and not rendered.fields:
             reason = rendered.trouble or NO_WORDS
             decision = replace(decision, code=Code.KEEP, request=job.request, reasons=(*decision.reasons, reason))

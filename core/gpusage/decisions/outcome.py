@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def model_request(self) -> ModelRequest | None:
-        """What the job says of its model."""
+        """The job's request for its model."""
         return self.job.model_request if self.job else None
 
     @property

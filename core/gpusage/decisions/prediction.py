@@ -5,7 +5,7 @@ An observed figure takes the place of a predicted one: a plugin's first, then th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -48,7 +48,7 @@ MOST_SAMPLES = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictor:
-    """Predicts what a workload needs.
+    """Predicts the need of a workload.
 
     Attributes:
         hooks: By which every plugin is asked.
@@ -63,7 +63,7 @@ class Predictor:
     submitter: Submitter = NOBODY
 
     def predict(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
-        """Return what *workload* needs on each of *gpus*, in their order.
+        """Return the need of *workload* on each of *gpus*, in their order.
 
         Args:
             graph: The model.
@@ -117,17 +117,17 @@ class Predictor:
         return tuple(shares)
 
     def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
-        """Return what jobs, each given by its need on *gpu*, do to each other there."""
+        """Return the co-location of jobs on *gpu*, by the need of each there."""
         return require_answer("predict_colocation", self.hooks.predict_colocation(needs, gpu))
 
     def find(self, graph: ModelGraph, workload: Workload) -> Finding:
-        """Return what this site's runs show about the job; `NO_FINDING` where they show nothing."""
+        """Return the evidence of this site's runs about the job; `NO_FINDING` where there is none."""
         return self.learned.find(graph, workload, self.submitter)
 
     def observed_figures(
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
     ) -> tuple[ObservedFigures, ...]:
-        """Return what plugins, its user, or else earlier runs say about *workload* alone on each of *gpus*, whole ones.
+        """Return the observed figures of *workload* alone on each of *gpus*, whole ones, by plugins, its user or runs.
 
         Raises:
             DeviceError: The user's step time is of a GPU that the catalogue does not have.
@@ -166,7 +166,7 @@ class Predictor:
         return predicted.gpu_utilization.value
 
     def _learned(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Sequence[ObservedFigures]]:
-        """Return what earlier runs show on *gpus*; if the user gave other figures, the memory alone."""
+        """Return the figures of earlier runs on *gpus*; if the user gave other figures, the memory alone."""
         finding = self.find(graph, workload)
         has_user_figures = workload.alone != NO_EARLIER_RUN
         if finding is NO_FINDING or (finding.others and has_user_figures):
@@ -188,7 +188,7 @@ class Predictor:
     def _observed_with_host(
         self, graph: ModelGraph, workload: Workload, measured_on: str, known_s: float, gpus: Sequence[Gpu]
     ) -> list[ObservedFigures]:
-        """Return what a step of *known_s* on the GPU *measured_on* says about *gpus*."""
+        """Return the figures on *gpus* that follow from a step of *known_s* on the GPU *measured_on*."""
         gpus_of_run = (self.catalogue.find(measured_on), *gpus)
         plain = replace(workload, alone=NO_EARLIER_RUN)
         there, *needs = self._needs(graph, plain, gpus_of_run, (NOTHING_KNOWN,) * len(gpus_of_run))
@@ -216,7 +216,10 @@ class Predictor:
         if not slices:
             return needs
         boards = [self.catalogue.find(gpu.board) for gpu in slices]
-        parts = [[gpu, *self._smaller_slices(gpu)] for gpu in slices]
+        parts = [
+            [gpu, *(other for other in self.catalogue if other.parent_gpu == gpu.parent_gpu and _is_within(other, gpu))]
+            for gpu in slices
+        ]
         observed = self.observed_figures(graph, workload, boards)
         answer = self.hooks.predict_slowdown(graph, workload, boards, parts, observed)
         costs = {}
@@ -225,14 +228,6 @@ class Predictor:
             low, value, high = map(min, ends)
             costs[gpu.name] = Interval(value=value, low=low, high=high)
         return tuple(replace(need, slowdown=costs.get(need.gpu, need.slowdown)) for need in needs)
-
-    def _smaller_slices(self, gpu: Gpu) -> Iterator[Gpu]:
-        """Yield the other slices of the same board that have no more of anything than *gpu*."""
-        for other in self.catalogue:
-            is_sibling = other.parent_gpu == gpu.parent_gpu and other is not gpu
-            is_slower = other.bandwidth_bytes_per_s <= gpu.bandwidth_bytes_per_s
-            if is_sibling and is_slower and other.sm_count <= gpu.sm_count:
-                yield other
 
     def _prices(
         self,
@@ -260,6 +255,11 @@ class Predictor:
 
             prices = [raise_prices(experience, of_gpu) for of_gpu in prices]
         return tuple(prices)
+
+
+def _is_within(gpu: Gpu, other: Gpu) -> bool:
+    is_slower = gpu.bandwidth_bytes_per_s <= other.bandwidth_bytes_per_s
+    return gpu is not other and is_slower and gpu.sm_count <= other.sm_count
 
 
 def require_answer(hook: str, answer: T | None) -> T:
@@ -302,6 +302,7 @@ def settled(workload: Workload, named: Collection[str], graph: ModelGraph) -> Wo
     A model with quantised weights runs inference in their precision, and so do adapters that are trained above them;
     training trains the share that the model names.
     """
+    # The user's own words count before the model's.
     if workload.mode == "train" and not {"trainable", "lora"} & set(named):
         workload = replace(workload, trainable=graph.trainable)
     is_trained_whole = workload.mode == "train" and workload.lora is None and workload.trainable == 1
@@ -318,7 +319,7 @@ def settled_request(request: ModelRequest, graph: ModelGraph) -> ModelRequest:
 
 
 def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) -> list[int]:
-    """Return the largest batch of *graph* that fits, one entry per GPU; 0 where not even one sample does.
+    """Return the largest batch of *graph* that fits, for each GPU; 0 where not even a single sample does.
 
     The batch is doubled until it does not fit, and the last interval is then halved: some twenty questions for each
     GPU, many of which several GPUs share.
@@ -338,6 +339,7 @@ def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) ->
         )
         raise GraphError(message)
 
+    # The GPUs ask for the same sizes on their way up.
     cached_fits, largest = cache(fits), []
     for number in range(len(cached_fits(1))):
         too_many = 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 
 from gpusage.devices.shares import share_of
-from gpusage.policies.candidates import limits_threads
+from gpusage.policies.candidates import why_unlimited
 from gpusage.policies.latency import waited_services
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.times.step_time import RESERVED_SHARE
@@ -33,7 +33,7 @@ SHARE_PERCENTS = (25, 50, 75)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What one GPU serves, or several that divide the model's layers, `Workload.gpus`.
+    """The service of a GPU, or of several that divide the model's layers, `Workload.gpus`.
 
     Attributes:
         block_count: Of `BLOCK_TOKENS` tokens, that fit beside the weights; 0 where these do not fit.
@@ -56,7 +56,7 @@ class Serving:
 
     @property
     def user_tokens_per_s(self) -> float:
-        """Return the tokens per second that one user reads."""
+        """Return the tokens per second that a user reads."""
         return 1.0 / self.token_s if self.answers else 0.0
 
 
@@ -77,7 +77,7 @@ class _Server:
     gpu: Gpu
 
     def prefill_s(self) -> float:
-        """Return the seconds of the pass over one prompt."""
+        """Return the seconds of the pass over a prompt."""
         return self._pass_s(1, 0)
 
     def token_s(self, answers: int) -> float:
@@ -89,7 +89,7 @@ class _Server:
         return float(analysis.on([self.gpu]).tokens[number].step_s[0])
 
     def residence_s(self, answers: int) -> float:
-        """Return the seconds of one of *answers* that are written side by side."""
+        """Return the seconds of an answer that is written beside the others of *answers*."""
         decoding = self.workload.generate
         return answers * self.prefill_s() + (decoding.new_tokens if decoding else 0) * self.token_s(answers)
 
@@ -105,7 +105,7 @@ class _Server:
 
 
 def serving_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Serving:
-    """Return what *gpu* serves of *graph*, as many answers of `Workload.generate` as its memory holds.
+    """Return the service of *gpu* for *graph*, with as many answers of `Workload.generate` as its memory holds.
 
     Args:
         graph: A language model.
@@ -174,7 +174,7 @@ def fleet_of(graph: ModelGraph, workload: Workload, gpu: Gpu, rate_per_s: float,
         return None
 
     # Where one GPU is enough, the smallest share of it may be.
-    if count * workload.gpus == 1 and limits_threads(gpu):
+    if count * workload.gpus == 1 and not why_unlimited(gpu):
         for percent in SHARE_PERCENTS:
             part = replace(share_of(gpu, percent), memory_bytes=gpu.memory_bytes * percent // 100)
             answers = serving_of(graph, workload, part).answers

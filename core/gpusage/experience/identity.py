@@ -47,6 +47,7 @@ def fingerprint(graph: ModelGraph) -> str:
 
 def family(name: str) -> str:
     """Return the family of the model *name*: its first word without digits, in lower case."""
+    # A named model has a source before a colon; a file has a folder.
     match = _FIRST_WORD.search(name.rpartition(":")[2].rpartition("/")[2].lower())
     return match[0] if match else ""
 

@@ -197,6 +197,7 @@ def _peak_utilization(usage: Usage, record: DecisionRecord) -> float | None:
     peak = usage.peak_utilization
     if peak is None or usage.granted.division == "slice" or was_gpu_shared(usage):
         return None
+    # A run that nothing held to its share had the whole GPU.
     if usage.granted.division == "whole":
         return _at_least(LEAST_UTILIZATION, min(peak, 1.0))
 

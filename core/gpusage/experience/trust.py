@@ -177,6 +177,7 @@ NO_TRUST = HistoryTrust()
 
 def estimate_held(estimate: ObservedFigures, run: Run) -> bool | None:
     """Return whether *run* stayed below all upper ends of *estimate*; ``None`` where nothing of it was observed."""
+    # A run that died would have needed more, nobody knows how much.
     memory_bytes = float("inf") if run.out_of_memory else run.memory_bytes
     pairs = ((estimate.memory_bytes, memory_bytes), (estimate.gpu_utilization, run.peak_utilization))
     held = [value <= figure.interval.high for figure, value in pairs if figure is not None and value is not None]

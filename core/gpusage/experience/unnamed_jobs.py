@@ -59,6 +59,7 @@ def estimates_by_gpu(
     find_gpu: GpuLookup,
 ) -> Mapping[str, ObservedFigures]:
     """Return what plugins, in *answers*, or else *history* know of *job* alone on each of *gpus*, by its name."""
+    # A site's plugin may know the job better; history fills in what it leaves open.
     if history is not None:
         identity = job_identity(job.submitter, request=job.request)
         answers = [*answers, [history.known_figures(identity, gpu, find_gpu) for gpu in gpus]]
@@ -152,6 +153,7 @@ def largest_slowdown(utilization: float, share_percent: int) -> float:
 
 def reasons_of(estimates: Mapping[str, ObservedFigures]) -> tuple[str, ...]:
     """Return the reasons of a decision by *estimates*: that the job names no model, and what its history shows."""
+    # The reasons name the GPU on which the job takes most.
     busiest = _highest({gpu: known.gpu_utilization for gpu, known in estimates.items()})
     largest = _highest({gpu: known.memory_bytes for gpu, known in estimates.items()})
     first = busiest or largest

@@ -5,19 +5,25 @@ Invariants:
 1. Where the first answer wins, a plugin that breaks the contract is a `PluginError` with its name: nobody else's answer
    takes the place of one that its site wants.
 2. Where all answers count, such a plugin's answer is left out, with a warning.
+3. gpusage's own plugins are called as they are: tests check their answers, and their faults are our own bugs.
+4. Whatever anyone else's plugin raises but a `GpuUsageError` becomes a `PluginError` that names plugin and hook.
+5. What it prints goes to standard error: a command's own output is read by others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeVar
+from pathlib import PurePath
+from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
-from gpusage.plugins.implementation import Implementation
 from gpusage_hooks import specs
-from gpusage_hooks.errors import PluginError
+from gpusage_hooks.answers import check_answer
+from gpusage_hooks.errors import GpuUsageError, PluginError
 from gpusage_hooks.types import DecisionRecord, Gpu, Submitter, Usage
 
 P = ParamSpec("P")
@@ -42,6 +48,92 @@ class Plugin:
     version: str = ""
     hooks: tuple[str, ...] = ()
     trouble: str | None = None
+
+
+def output_aside() -> contextlib.redirect_stdout[TextIO]:
+    """Return the context in which the output of others' code goes to standard error."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether *error* is the user's Ctrl-C, which only the main thread gets."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implementation:
+    """One plugin's function for one hook.
+
+    Attributes:
+        plugin: The plugin's name.
+        arguments: Those of the hook's arguments that the function takes, in its own order.
+        is_ours: It comes with gpusage.
+    """
+
+    plugin: str
+    hook: str
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+    is_ours: bool
+
+    def call(self, question: Mapping[str, object]) -> Any:  # whatever the hook answers
+        """Return the answer to *question*, the hook's arguments by name.
+
+        Raises:
+            GpuUsageError: As the hook says.
+            PluginError: The plugin fails in another way, or breaks the contract.
+        """
+        arguments = [question[name] for name in self.arguments]
+        if self.is_ours:
+            return self.function(*arguments)
+
+        # A plugin of others may end with any error, even SystemExit: none of them may end gpusaged.
+        try:
+            with output_aside():
+                answer = self.function(*arguments)
+        except GpuUsageError:
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            rule = f"raise nothing but a GpuUsageError; it raised {describe_error(error)}"
+            raise self._fault(rule) from error
+
+        # Checking its answer runs code of its own, too: a property.
+        try:
+            check_answer(self.hook, question, answer)
+        except AssertionError as error:
+            rule = f"answer as the contract says: {str(error).removesuffix('.')}"
+            raise self._fault(rule) from error
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            rule = f"answer as the contract says; checking its answer raised {describe_error(error)}"
+            raise self._fault(rule) from error
+        return answer
+
+    def _fault(self, rule: str) -> PluginError:
+        message = f"Plugin {self.plugin!r}, hook {self.hook!r}, must {rule}. Update or uninstall it."
+        return PluginError(message, plugin=self.plugin, hook=self.hook)
+
+
+def sentence(error: BaseException) -> str:
+    """Return *error* as a sentence: our errors have their own, any other as `describe_error` has it."""
+    return _words(error) if isinstance(error, GpuUsageError) else describe_error(error)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the kind of *error*, its words, and where it was raised, on a line."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    words = " ".join(_words(error).split())
+    return f"{type(error).__name__}{f': {words}' if words else ''} ({PurePath(where.filename).name}:{where.lineno})"
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a plugin's own kind of error may say nothing at all
+        return ""
 
 
 def _first_answer(hook: Callable[P, T | None]) -> Callable[Concatenate[Hooks, P], T | None]:
@@ -78,7 +170,7 @@ def _all_answers(hook: Callable[P, T | None]) -> Callable[Concatenate[Hooks, P],
 
 
 class Hooks:
-    """Asks plugins, a site's own before those that come with gpusage.
+    """Asks plugins, a site's own before gpusage's.
 
     Each hook is a method with the signature and the meaning that `gpusage_hooks.specs` gives it.
 
@@ -118,7 +210,7 @@ class Hooks:
     _add_commands = _all_answers(specs.add_commands)
 
     def troubles(self) -> dict[str, str]:
-        """Return what is wrong with plugins, by name: why one is set aside, or what it last did wrong here."""
+        """Return the faults of plugins, by name: why a plugin is set aside, or its last fault here."""
         aside = {plugin.name: plugin.trouble for plugin in self.plugins if plugin.trouble}
         return {**self.faults, **aside}
 
@@ -140,7 +232,7 @@ class Hooks:
         return [command for answer in self._add_commands() for command in answer]
 
     def commands_of(self, plugin: str) -> Sequence[object]:
-        """Return the click commands of the one plugin *plugin*, so that nobody waits for those of others."""
+        """Return the click commands of *plugin* alone, so that nobody waits for other plugins."""
         implementations = self.implementations.get("add_commands", ())
         own = [implementation for implementation in implementations if implementation.plugin == plugin]
         answers: list[Sequence[object]] = self.collect_answers(own, {})
@@ -174,5 +266,5 @@ class Hooks:
 
 def warn(sentence: str) -> None:
     """Tell people of trouble with a plugin on standard error, which is gpusaged's log, too."""
-    with suppress(AttributeError, OSError, ValueError):  # there may be none, or a closed one
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # there may be none, or a closed one
         sys.stderr.write(f"gpusage: warning: {sentence}\n")

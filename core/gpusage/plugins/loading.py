@@ -1,4 +1,4 @@
-"""Loading plugins: those that core consists of, and those that packages announce by an entry point.
+"""Loading plugins: core's own, and the plugins that packages announce by an entry point.
 
 Invariants:
 
@@ -20,8 +20,7 @@ from typing import Any
 
 import pluggy
 
-from gpusage.plugins.hooks import Hooks, Plugin, warn
-from gpusage.plugins.implementation import Implementation, describe_error, is_interrupt, output_aside
+from gpusage.plugins.hooks import Hooks, Implementation, Plugin, describe_error, is_interrupt, output_aside, warn
 from gpusage_hooks import API_VERSION, specs
 from gpusage_hooks.conformance import check_api, implemented
 from gpusage_hooks.managers import Manager
@@ -53,7 +52,7 @@ def load_hooks() -> Hooks:
 
 
 def node_hooks() -> Hooks:
-    """Return the hooks that a compute node needs while a job runs there, without what predicts and decides."""
+    """Return the hooks that a compute node needs while a job runs there, without predictors and policies."""
     points = tuple(point for point in installed_entry_points(group=ENTRY_POINT_GROUP) if _is_foreign(point))
     return make_hooks(points, built_in=("gpusage.node.sampler.nvml",))
 
@@ -71,7 +70,7 @@ def managers_of(hooks: Hooks) -> Mapping[str, Manager]:
 
 
 def make_hooks(points: Sequence[EntryPoint] = (), built_in: Iterable[str] = BUILT_IN) -> Hooks:
-    """Return the hooks of the plugins *built_in* and of those that *points* announce."""
+    """Return the hooks of the plugins *built_in* and of all that *points* announce."""
     manager = pluggy.PluginManager("gpusage")
     manager.add_hookspecs(specs)
     our_version = installed_version(PACKAGE)
@@ -102,7 +101,7 @@ def _is_foreign(point: EntryPoint) -> bool:
 
 
 def _registered_built_in(manager: pluggy.PluginManager, name: str, version: str) -> Plugin:
-    """Register what stands in for the built-in plugin *name* until its hook is called."""
+    """Register a substitute for the built-in plugin *name*, which imports it when its hook is called."""
     hook = BUILT_IN[name]
     specified: Callable[..., Any] = getattr(specs, hook)
 

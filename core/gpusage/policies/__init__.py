@@ -1,4 +1,4 @@
-"""What a job should ask for, by what it needs: one policy for each stage of a decision.
+"""The request that suits a job's need: a policy for each stage of a decision.
 
 Decisions: docs/decisions/policies.md
 """

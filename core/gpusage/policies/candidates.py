@@ -1,4 +1,4 @@
-"""Where a job may land: a pool of the cluster, its GPU, and what the job needs there.
+"""Where a job may land: a pool of the cluster, its GPU, and the need of the job there.
 
 Invariants:
 
@@ -22,11 +22,6 @@ WIDEST_SHARE = 0.5
 """An interval wider than half a GPU does not distinguish half a GPU from a whole one."""
 
 
-def limits_threads(gpu: Gpu) -> bool:
-    """Return whether MPS holds a client on *gpu* to its thread percentage."""
-    return not why_unlimited(gpu)
-
-
 def why_unlimited(gpu: Gpu) -> str:
     """Return why MPS does not hold a client on *gpu* to its thread percentage; empty where it does."""
     if gpu.vendor != "nvidia":
@@ -36,12 +31,13 @@ def why_unlimited(gpu: Gpu) -> str:
 
 def admits(pool: GpuPool, request: GpuRequest) -> bool:
     """Return whether *pool* has GPUs, of the type that *request* insists on."""
+    # Users write the type as the site or as the catalogue does, in any case.
     named = (request.gpu_type or "").casefold()
     return pool.gpu_count > 0 and named in ("", pool.site_type.casefold(), (pool.gpu or "").casefold())
 
 
 def admitted_candidates(policy_input: PolicyInput) -> tuple[Candidate, ...]:
-    """Return the candidates of *policy_input* that have GPUs, of the named type where the user named one."""
+    """Return the candidates of *policy_input* that have GPUs, of the user's type where the user names a type."""
     return tuple(candidate for candidate in policy_input.candidates if admits(candidate.pool, policy_input.request))
 
 
@@ -126,7 +122,7 @@ def no_allowed_type_error(names: Sequence[str]) -> RequestError:
 
 
 def _is_called(pool: GpuPool, name: str, catalogue: GpuCatalogue) -> bool:
-    """Return whether *name* is one of *pool*'s, of the GPU that it is a slice of, or has some words of such a name."""
+    """Return whether *name* is a name of *pool*'s GPU or of the GPU that it is a slice of, or has some words of it."""
     gpus = [catalogue.find(pool.gpu)] if pool.gpu else []
     gpus += [catalogue.find(gpu.parent_gpu) for gpu in gpus if gpu.parent_gpu]
     kinds = (pool.site_type, *(gpu.name for gpu in gpus))

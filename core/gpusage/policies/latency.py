@@ -132,6 +132,7 @@ def _prefer_fast_enough(policy_input: PolicyInput, slo: Slo, draft: Decision) ->
         return draft
 
     if not met:
+        # Earlier reasons are of GPUs to prefer, and that preference is replaced.
         reason = f"the promised {seconds(slo.latency_s)} may not hold on any GPU here"
         fastest = _by_speed(policy_input, where)[:1] if len(where) > 1 else ()
         return replace(draft, request=replace(draft.request, preferred_gpus=fastest), reasons=(reason,))

@@ -63,7 +63,7 @@ class Run(NamedTuple):
 
     @property
     def cost_order(self) -> tuple[bool, float]:
-        """Return the sort key: runs with a price first, and of those without one the slowest."""
+        """Return the sort key: runs with a price first, by it, and the others from the slowest on."""
         return (True, -self.time_s.value) if self.cost is None else (False, self.cost.value)
 
     def ends_within(self, deadline_s: float) -> bool:
@@ -133,6 +133,7 @@ def decide_generation(policy_input: PolicyInput, draft: Decision) -> Decision | 
         return None
 
     where = rankable_candidates(policy_input)
+    # The threshold alone would leave an idle fast GPU unused by a job that gains a little less.
     compared = preferred_among_jobs(where, policy_input.cluster.recent_jobs) if rules.by_recent_jobs else []
     chosen = compared or preferred_by_threshold(where, rules.minimum_speedup)
 
@@ -175,7 +176,7 @@ def preferred_by_threshold(where: Sequence[Candidate], minimum_speedup: float) -
 
 
 def _reason_by_threshold(chosen: Sequence[Candidate], where: Sequence[Candidate], precision: Precision) -> str:
-    """Return what the job gains on the chosen GPUs, or how little it would gain on newer ones.
+    """Return the job's gain on the chosen GPUs, or how little it would gain on newer GPUs.
 
     Where the slowest GPU has no units for the job's *precision*, the gain says so.
     """
@@ -200,7 +201,7 @@ def _times(gain: Interval) -> str:
 
 
 def preferred_among_jobs(where: Sequence[Candidate], recent_jobs: Sequence[JobSpeeds]) -> list[Candidate]:
-    """Return the candidates to try first, fastest first: those of the fastest generation that the job does not leave.
+    """Return the candidates to try first, fastest first: the fastest generation that the job does not leave to others.
 
     None where that is unknown: recent jobs are too few, or fewer than two generations have room.
 
@@ -246,13 +247,14 @@ def gives_way(gain: float, gains: Sequence[float], least: float) -> bool:
 
 
 def least_rank(free_count: int, gpu_count: int, slower_count: int) -> float:
-    """Return which part of the jobs must gain less than one that takes a fast GPU; 0 to 1.
+    """Return the part of the jobs that must gain less than a job that takes a fast GPU; 0 to 1.
 
     Args:
         free_count: Of the fast GPUs, those that nobody uses, at least one.
         gpu_count: All of the fast GPUs.
         slower_count: All GPUs that are slower for the job.
     """
+    # With true gains the whole part would be better; predicted gains rank some jobs high that gain nothing.
     busy_with_it = 1 - (free_count - 1) / gpu_count
     return TRUSTED_PART * slower_count / (slower_count + gpu_count) * min(busy_with_it, 1.0)
 

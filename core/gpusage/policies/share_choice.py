@@ -1,4 +1,4 @@
-"""Which share to take of those whose price holds, and whether it confines the job to some GPU types; or which slice.
+"""The choice among the shares whose price holds, whether it confines the job to some GPU types, and slices.
 
 Invariants:
 
@@ -42,7 +42,7 @@ class Choice:
 
     @property
     def thread_cap_percent(self) -> int | None:
-        """Return what the job may use of the threads, where that is more than its share."""
+        """Return the percentage of the threads that the job may use, where that is more than its share."""
         return self.offers[0].threads.share_percent if self.offers[0].threads else None
 
     @property
@@ -78,7 +78,7 @@ class Reach:
 
 
 def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Choice | None:
-    """Return the share with the least GPU time; of equals, one that does not confine the job."""
+    """Return the share with the least GPU time; of equal shares, the unconfined."""
     promised = [offer for offer in offers if can_promise(offer, within)]
     choices: list[Choice] = []
     for size in sorted({offer.share_percent for offer in promised}):
@@ -89,6 +89,7 @@ def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding)
         if alike and reach.closed and len(alike) == len(reach.candidates):
             choices.append(Choice(offers=tuple(alike), binding=False))
 
+        # Confined, the job may be slower than on the GPU that it would have had only as far as it accepts.
         # A number of units is the same share only on GPUs that count as many.
         bound = [offer for offer in alike if can_bind(offer.candidate, reach) and is_fast(offer, reach, within)]
         for units in dict.fromkeys(offer.candidate.pool.mps_per_gpu for offer in bound):
@@ -99,7 +100,7 @@ def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding)
 
 
 def can_bind(candidate: Candidate, reach: Reach) -> bool:
-    """Return whether a job can be confined to *candidate*: it has a name to ask for, and nodes that could run the job.
+    """Return whether a job can be confined to *candidate*: its type has a name to request, and nodes that could run it.
 
     If its nodes are not known, it is enough that *candidate* is one of the job's candidates.
     """
@@ -137,23 +138,25 @@ def is_fast(offer: Offer, reach: Reach, within: Limits) -> bool:
 
 def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
     """Return whether the site lets a share confine a job to the places of *offers*."""
-    has_room = reach.releases and any(_has_room(offer, reach) for offer in offers)
-    return bind == "always" or (bind == "room" and has_room)
+    # A bound job waits where its room is gone again, unless gpusaged may release it.
+    if bind != "room" or not reach.releases:
+        return bind == "always"
 
+    for offer in offers:
+        pool, request = offer.candidate.pool, reach.request
+        rooms = [
+            kind.room
+            for kind in pool.node_kinds
+            if any(could_run(kind, request, name) for name in reach.partitions or ("",))
+        ]
 
-def _has_room(offer: Offer, reach: Reach) -> bool:
-    """Return whether the share could start now on a node that could run the job."""
-    pool, request = offer.candidate.pool, reach.request
-    rooms = [
-        kind.room
-        for kind in pool.node_kinds
-        if any(could_run(kind, request, name) for name in reach.partitions or ("",))
-    ]
-
-    # Where nothing is known of single nodes, the pool as a whole has to tell.
-    if None in rooms or not rooms:
-        return pool.has_room(offer.share_percent)
-    return any(is_enough(room, offer.share_percent, request) for room in rooms if room is not None)
+        # Where nothing is known of single nodes, the pool as a whole has to tell.
+        if None in rooms or not rooms:
+            if pool.has_room(offer.share_percent):
+                return True
+        elif any(is_enough(room, offer.share_percent, request) for room in rooms if room is not None):
+            return True
+    return False
 
 
 def is_enough(room: Room, share_percent: int, request: GpuRequest) -> bool:
@@ -182,7 +185,7 @@ def slice_offers(policy_input: PolicyInput) -> Iterator[Offer]:
 
 
 def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Offer | None:
-    """Return the slice with the least SM time for a step of those that may be promised; ``None`` where none may."""
+    """Return the slice that may be promised with the least SM time for a step; ``None`` where none may."""
     possible = [
         offer
         for offer in offers

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gpusage.devices.shares import memory_cap_bytes
-from gpusage.policies.candidates import limits_threads, why_unlimited
+from gpusage.policies.candidates import why_unlimited
 from gpusage.policies.latency import latency_s
 from gpusage.predictors.intervals import clip_to_one, other_factor, product, ratio, scaled
 from gpusage_hooks.types import Candidate, GpuNeed, GpuRequest, Interval, Price, SharingRules, Workload
@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One share of the GPU of a candidate, or the slice (MIG) that is the candidate.
+    """A share of the GPU of a candidate, or the slice (MIG) that is the candidate.
 
     Attributes:
         request: Of the job.
@@ -79,6 +79,8 @@ class Offer:
 
         if self.is_slice:
             return self.price.slowdown
+
+        # With more threads than its share, a job is faster alone; beside partners it is promised its share's price.
         booked = slowdown_with_partners(self.price.slowdown_under_contention, partners_of(self.share_percent))
         return replace(booked, low=self.alone.low) if self.threads else booked
 
@@ -108,11 +110,6 @@ class Offer:
         return need.share_memory_bytes if self.request.repeatable else need.certain_memory_bytes
 
     @property
-    def saves(self) -> bool:
-        """Return whether it is worth a slowdown; a slice is there whether it is used or not."""
-        return self.is_slice or self.gpu_time <= MOST_GPU_TIME
-
-    @property
     def cap_bytes(self) -> int:
         """Return the memory that the job may use there: the share's part of it, or the whole slice."""
         memory_bytes = self.candidate.gpu.memory_bytes
@@ -136,6 +133,7 @@ def limits(rules: SharingRules, accepted: float | None) -> Limits:
     if accepted is None:
         return Limits(expected=rules.maximum_slowdown, worst=rules.worst_slowdown)
 
+    # An expected limit alone would promise what half of the jobs do not get.
     expected_excess, worst_excess = rules.maximum_slowdown - 1, rules.worst_slowdown - 1
     times = worst_excess / expected_excess if worst_excess > expected_excess > 0 else 1.0
     return Limits(expected=accepted, worst=1 + (accepted - 1) * times)
@@ -171,7 +169,7 @@ def offers(where: Iterable[Candidate], request: GpuRequest, rules: SharingRules)
 
 
 def thread_percent(size: int, rules: SharingRules) -> int:
-    """Return what a job with a share of *size* percent may use of the threads."""
+    """Return the percentage of the threads that a job with a share of *size* percent may use."""
     return {"share": size, "double": min(2 * size, WHOLE_PERCENT), "none": WHOLE_PERCENT}[rules.cap]
 
 
@@ -183,12 +181,12 @@ def priced_percents(rules: SharingRules) -> tuple[int, ...]:
 
 
 def partners_of(share_percent: int) -> int:
-    """Return how many others of the same size fit beside a share; beside a large one there is a smaller one."""
+    """Return how many others of the same size fit beside a share; a large share has a smaller partner."""
     return max(100 // share_percent - 1, 1)
 
 
 def need_on(offer: Offer) -> GpuNeed:
-    """Return what the job needs on the share of *offer*, alone: the same work, on fewer SMs, for longer."""
+    """Return the need of the job on the share of *offer*, alone: the same work, on fewer SMs, for longer."""
     whole, slowdown = offer.candidate.need, offer.alone
     part = (offer.threads or offer.price).share_percent / WHOLE_PERCENT
 
@@ -206,7 +204,7 @@ def need_on(offer: Offer) -> GpuNeed:
 
 
 def need_alone(need: GpuNeed) -> GpuNeed:
-    """Return what a job with *need* on a share needs on the whole GPU; `need_on` the other way."""
+    """Return the need on the whole GPU of a job with *need* on a share; `need_on` the other way."""
     if need.share_percent == WHOLE_PERCENT:
         return need
 
@@ -225,10 +223,10 @@ def need_alone(need: GpuNeed) -> GpuNeed:
 def can_promise(offer: Offer, within: Limits) -> bool:
     """Return whether *offer* can be promised *within* the limits; an offer with NaN never can."""
     is_possible = (
-        limits_threads(offer.candidate.gpu)
+        not why_unlimited(offer.candidate.gpu)
         and offer.candidate.need.familiar
         and offer.has_memory(offer.needed_bytes)
-        and offer.saves
+        and (offer.is_slice or offer.gpu_time <= MOST_GPU_TIME)  # a slice is there whether it is used or not
     )
 
     # Alone first, which is quicker to compute: nothing is faster beside partners.
@@ -239,17 +237,17 @@ def can_promise(offer: Offer, within: Limits) -> bool:
 
 
 def is_within(slowdown: Interval, within: Limits) -> bool:
-    """Return whether *slowdown* is accepted, at both of its ends; one with NaN never is."""
+    """Return whether *slowdown* is accepted, at both of its ends; NaN never is."""
     return slowdown.value <= within.expected and slowdown.high <= within.worst
 
 
 def trouble(offer: Offer, within: Limits) -> str:
-    """Return why *offer* cannot be promised *within* the limits, one clause; empty where it can."""
+    """Return why *offer* cannot be promised *within* the limits, as a clause; empty where it can."""
     if can_promise(offer, within):
         return ""
 
     gpu, slowdown, company = offer.candidate.gpu, offer.slowdown, "" if offer.is_slice else " beside partners"
-    if not limits_threads(gpu):
+    if why_unlimited(gpu):
         return f"is not offered: MPS cannot hold a job to its share there ({why_unlimited(gpu)})"
     if not offer.candidate.need.familiar:
         return "is not offered: the workload is unlike those that the prediction was fitted on"

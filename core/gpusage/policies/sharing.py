@@ -43,6 +43,7 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
         return _keep_whole_gpu(draft, UNKNOWN_LENGTH)
 
     within, reach = limits_of(policy_input), _reach(policy_input, draft)
+    # A slice is isolated and cut already, so it need save no GPU time to be the better choice.
     chosen_slice = choose_slice([*slice_offers(policy_input)], reach, within, rules.bind)
     if chosen_slice:
         return _on_slice(draft, chosen_slice, within, policy_input)
@@ -179,7 +180,7 @@ def _solo_run_reasons(policy_input: PolicyInput) -> list[str]:
 
 
 def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, policy_input: PolicyInput) -> str:
-    """Return why none of the shares is taken, by the one that came closest."""
+    """Return why none of the shares is taken, by the share that came closest."""
     promised = [offer for offer in offered if can_promise(offer, within)]
     if not promised:
         # Nearest are those refused for a latency alone, then those that cost too much, the cheapest first.
@@ -214,7 +215,7 @@ def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, policy_inpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharePrice:
-    """The price of one share of one GPU type for a job.
+    """The price of a share of a GPU type for a job.
 
     Attributes:
         gpu: The site's own name of the type.

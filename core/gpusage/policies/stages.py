@@ -1,4 +1,4 @@
-"""The policies that gpusage comes with, one for each stage of a decision; the first two are here.
+"""The policies that gpusage comes with, for each stage of a decision; the first two are here.
 
 ``eligibility``: only a request for one whole GPU may be changed, if nothing forbids sharing it. ``fit``: the workload
 fits on GPUs whose memory holds the pessimistic end of its need.
@@ -25,12 +25,13 @@ Policy = Callable[[PolicyInput, Decision], Decision | None]
 
 @hookimpl(trylast=True)
 def decide(stage: Stage, policy_input: PolicyInput, draft: Decision) -> Decision | None:
-    """Decide one thing about a job, as the policy of *stage* does."""
+    """Decide *stage* by the policy that gpusage comes with."""
     return POLICIES[stage](policy_input, draft)
 
 
 def decide_eligibility(policy_input: PolicyInput, draft: Decision) -> Decision | None:
-    """Refuse what is not ours (DECLINE) and what cannot safely be changed (KEEP); ``None`` lets the job through."""
+    """Refuse jobs that are not ours (DECLINE) or cannot safely be changed (KEEP); ``None`` lets the job through."""
+    # The first obstacle counts: what makes the request none of ours comes before what makes it unfit to change.
     request, cluster = policy_input.request, policy_input.cluster
     code: Code = Code.KEEP
     reasons: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ def decide_eligibility(policy_input: PolicyInput, draft: Decision) -> Decision |
 
 
 def _need_of_several(policy_input: PolicyInput) -> tuple[str, ...]:
-    """Return what each GPU of a request for several needs where they work together, and if it is another number."""
+    """Return the need of each GPU where several work together, and whether the job requests another number."""
     request, run = policy_input.request, policy_input.workload
     candidates = admitted_candidates(policy_input)
     if request.gpu_count <= 1 or run.gpus == 1 or not candidates:
@@ -71,6 +72,7 @@ def _need_of_several(policy_input: PolicyInput) -> tuple[str, ...]:
     else:
         way = "that compute one after the other" if run.strategy == "pipeline" else "that divide each layer"
 
+    # The GPU type that needs most: which of them the job will get is not known.
     memory = max((candidate.need.required_bytes for candidate in candidates), key=lambda needed: needed.high)
     need = f"on {run.gpus} GPUs {way}, a GPU needs {gib(memory.value)} (up to {gib(memory.high)})"
     too_small = type_names(candidate for candidate in candidates if not candidate.need.fits)

@@ -1,4 +1,4 @@
-"""How jobs on one GPU divide its threads: so that the one that is slowed most is slowed least (max-min fairness).
+"""How jobs on a GPU divide its threads: the job that is slowed most is slowed least (max-min fairness).
 
 Source:
     KACE (Han et al., SoCC 2024) names this division as what remains to be done.
@@ -15,7 +15,7 @@ STEP_PERCENT = 5
 
 
 def allowed_percents(jobs: int) -> tuple[int, ...]:
-    """Return the parts that one of this many jobs may have: each other one has `STEP_PERCENT` at least."""
+    """Return the parts that each of so many jobs may have: every other job has `STEP_PERCENT` at least."""
     return tuple(range(STEP_PERCENT, WHOLE_PERCENT - STEP_PERCENT * (jobs - 1) + 1, STEP_PERCENT))
 
 

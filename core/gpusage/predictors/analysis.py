@@ -205,8 +205,7 @@ class WorkloadAnalysis(StepWork):
         """What `peak` is where no other stage of a pipeline needs more."""
         if self.divided_decoding:
             return decoding_peak(self.pretrained.memory, self.graph, self.divided_decoding.held, self.workload)
-        learned, run = self.pretrained.memory, self.workload
-        return tensor_peak(learned, self.graph, self.lowering, run, self.checkpoints, self.in_flight)
+        return tensor_peak(self.pretrained.memory, self.graph, self.division, self.checkpoints, self.in_flight)
 
     @lazy
     def _warnings(self) -> tuple[str, ...]:

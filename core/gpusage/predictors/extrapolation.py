@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
 
 from gpusage.devices.precisions import QUANTISED_BYTES, has_narrow_units, missing_units
 from gpusage.predictors.artifacts import Card
@@ -61,8 +59,7 @@ def extrapolation_warnings(card: Card, graph: ModelGraph, lowering: Lowering, wo
         lowering: Of *graph* under *workload*.
         workload: How it is run.
     """
-    limits = _limits(card)
-    return (*_model_warnings(graph, limits), *_run_warnings(graph, lowering, workload, limits))
+    return (*_model_warnings(graph, card), *_run_warnings(graph, lowering, workload, card))
 
 
 def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
@@ -134,12 +131,7 @@ def work_shares(lowering: Lowering, known: Collection[str] = ()) -> dict[str, fl
     return dict(shares)
 
 
-@lru_cache(maxsize=4)
-def _limits(card: Card) -> Mapping[str, Any]:
-    return {**card.ranges, **{name: frozenset(names) for name, names in card.known.items()}}
-
-
-def _model_warnings(graph: ModelGraph, limits: Mapping[str, Any]) -> Iterator[str]:
+def _model_warnings(graph: ModelGraph, card: Card) -> Iterator[str]:
     if graph.unknown_op_types:
         yield f"Operators unknown to the predictors: {_list_reasons(dict(graph.unknown_op_types))}."
     if not graph.nodes:
@@ -148,23 +140,21 @@ def _model_warnings(graph: ModelGraph, limits: Mapping[str, Any]) -> Iterator[st
     # Of sizes, only what is above the fitted rows is strange: below, the host decides, which the interval covers.
     if len(graph.nodes) > MAXIMUM_NODE_COUNT:
         yield f"The model has {len(graph.nodes)} operations, more than any measured model."
-    if (most := _upper_limit(limits, "parameter_count")) < graph.parameter_count:
+    if (most := _upper_limit(card, "parameter_count")) < graph.parameter_count:
         own, largest = (f"{count / 1e6:,.0f} million" for count in (graph.parameter_count, most))
         yield f"The model has {own} parameters; no measured one has more than {largest}."
 
 
-def _run_warnings(
-    graph: ModelGraph, lowering: Lowering, workload: Workload, limits: Mapping[str, Any]
-) -> Iterator[str]:
-    if (most := _upper_limit(limits, "batch_size")) < workload.batch_size:
+def _run_warnings(graph: ModelGraph, lowering: Lowering, workload: Workload, card: Card) -> Iterator[str]:
+    if (most := _upper_limit(card, "batch_size")) < workload.batch_size:
         yield f"The batch has {workload.batch_size} samples; no measured one has more than {most:.0f}."
     flop = step_flop(lowering)
-    if (most := _upper_limit(limits, "flop")) < flop:
+    if (most := _upper_limit(card, "flop")) < flop:
         yield f"A step takes {flop:.3g} FLOP forward; no measured one takes more than {most:.3g}."
 
     # An operator that does hardly any of the work changes no figure, measured or not.
-    if "operator" in limits:
-        shares = work_shares(lowering, limits["operator"])
+    if "operator" in card.known:
+        shares = work_shares(lowering, card.known["operator"])
         strange = {name: f"{100 * share:.0f} %" for name, share in shares.items() if share >= LEAST_SHARE}
         if strange:
             yield f"Operators that no measured model has, with their share of the work: {_list_reasons(strange)}."
@@ -175,7 +165,7 @@ def _run_warnings(
         if engine_of(workload) != "eager":
             of_fused = COMPILED_WARNING if is_fusion_measured(workload) else FUSED_TRAINING_WARNING
             yield of_fused if is_fused(workload) else UNFUSED_WARNING
-        known = limits.get("precision", {workload.precision})
+        known = set(card.known.get("precision", (workload.precision,)))
         if workload.precision in QUANTISED_BYTES:
             yield f"Kernels for {workload.precision} weights differ between libraries: bytes and launches are counted."
         elif not {workload.precision, EQUIVALENT_PRECISIONS.get(workload.precision)} & known:
@@ -184,8 +174,8 @@ def _run_warnings(
         yield f"The model's weights are quantised, {graph.precision}, but count as floats in {workload.precision}."
 
 
-def _upper_limit(limits: Mapping[str, Any], name: str) -> float:
-    return float(limits[name][1]) if name in limits else float("inf")
+def _upper_limit(card: Card, name: str) -> float:
+    return float(card.ranges[name][1]) if name in card.ranges else float("inf")
 
 
 def _list_reasons(reasons: Mapping[str, object]) -> str:

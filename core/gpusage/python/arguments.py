@@ -1,4 +1,4 @@
-"""The arguments of the Python API, checked: each wrong one gets one sentence."""
+"""The arguments of the Python API, checked: a wrong argument gets a sentence."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
 
 
 def _read_field(name: str, value: object) -> object:
-    """Return what the field *name* of a workload gets by *value*."""
+    """Return the value of the field *name* of a workload for the argument *value*."""
     if name not in _KEYS:
         message = f"Argument {name!r} must be one that gpusage knows; got {name!r}. {key_hint(name, _KEYS)}"
         raise RequestError(message)
@@ -179,7 +179,7 @@ def _read_field(name: str, value: object) -> object:
 
 
 def _read_decoding(value: object) -> Decoding | None:
-    """Return what ``(512, 128)`` means, tokens of the prompt and new ones."""
+    """Return tokens of the prompt and new tokens, ``(512, 128)``, as a value."""
     if value is None or isinstance(value, Decoding):
         return value
     sizes = tuple(value) if isinstance(value, (tuple, list)) else ()
@@ -189,7 +189,7 @@ def _read_decoding(value: object) -> Decoding | None:
 
 
 def read_alone(utilization: float | tuple[float, int] | None, step_time_s: float | None) -> SoloRun:
-    """Return what an earlier run showed; a utilization may stand beside the batch size that it is of, ``(0.6, 32)``.
+    """Return the figures of an earlier run; a utilization may stand beside its batch size, ``(0.6, 32)``.
 
     Raises:
         RequestError: The utilization is not a part of 1, its batch size is no count, or the step time is not above 0.
@@ -222,7 +222,7 @@ def read_share(share: int) -> int:
 
 
 def read_gpus(gpu: str | Sequence[str]) -> list[str]:
-    """Return the names that *gpu* has, one or several.
+    """Return the names in *gpu*.
 
     Raises:
         RequestError: It is neither a name nor a list of names.
@@ -234,7 +234,7 @@ def read_gpus(gpu: str | Sequence[str]) -> list[str]:
 
 
 def read_shape(shape: Mapping[str, int | Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of each free dimension or input; a bare number is one size.
+    """Return the sizes of each free dimension or input; a bare number is a single size.
 
     Raises:
         RequestError: It has no names, or a size is not a whole number above 0.
@@ -252,7 +252,7 @@ def read_shape(shape: Mapping[str, int | Sequence[int]] | None) -> dict[str, tup
 
 
 class Examples(NamedTuple):
-    """What a module is called with."""
+    """The inputs of a module."""
 
     positional: tuple[Any, ...]
     named: Mapping[str, Any]
@@ -264,7 +264,7 @@ class Examples(NamedTuple):
 
 
 def read_examples(value: Any) -> Examples:  # tensors, and torch may not be installed
-    """Return what a module is called with, of one input, several in a tuple or a list, or some by name.
+    """Return the inputs of a module: a single input, several in a tuple or a list, or some by name.
 
     One tensor is one input, however many samples it has; iterated over, it would become that many inputs.
 
@@ -284,7 +284,7 @@ def read_examples(value: Any) -> Examples:  # tensors, and torch may not be inst
 
 
 def require(subject: str, rule: str, value: object, *, right: bool, cure: str = "Change it") -> None:
-    """See that *value*, which *subject* is, keeps to *rule*; *cure* says what to do where it does not.
+    """Require *value*, which *subject* is, to keep to *rule*; *cure* is the way out.
 
     Raises:
         RequestError: *right* is false.

@@ -1,4 +1,4 @@
-"""What `import gpusage` gives: a model is read, predicted, explained, and predicted beside others."""
+"""The functions of `import gpusage`: a model is read, predicted, explained, and predicted beside others."""
 
 from __future__ import annotations
 
@@ -140,6 +140,7 @@ def predict(
     names, percent = read_gpus(gpu), read_share(share)
     workload = replace(read_workload(run), alone=read_alone(utilization, step_time_s))
     gpus = [advisor().catalogue.find(name) for name in names]
+    # The arguments are checked first: a model may take seconds to read.
     model = _graph(graph)
     needs = advisor().predict_shares(model, settled(workload, run, model), gpus, [percent])
     return Need.of(needs[0]) if isinstance(gpu, str) else Needs(map(Need.of, needs))

@@ -1,4 +1,4 @@
-"""What the functions return: values that say in one line what they are, and show themselves as tables in a notebook."""
+"""The values that the functions return: each has a line as its repr, and shows itself as a table in a notebook."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpusage_hooks.types import GpuNeed
 
 
 class Need(GpuNeed):
-    """What a workload needs on one GPU, with all the fields of `gpusage_hooks.types.GpuNeed`."""
+    """The need of a workload on a GPU, with all the fields of `gpusage_hooks.types.GpuNeed`."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, need: GpuNeed) -> Need:
-        """Return *need* as one that shows itself."""
+        """Return *need* as a value that shows itself."""
         return cls(**{field.name: getattr(need, field.name) for field in fields(need)})
 
     def __repr__(self) -> str:
@@ -38,7 +38,7 @@ class Need(GpuNeed):
 
 
 class Needs(tuple[Need, ...]):
-    """What a workload needs on several GPUs, in the order in which they were asked for."""
+    """The needs of a workload on several GPUs, in the order of the question."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ class Explained(Explanation):
 
     @classmethod
     def of(cls, explanation: Explanation) -> Explained:
-        """Return *explanation* as one that shows itself."""
+        """Return *explanation* as a value that shows itself."""
         return cls(**{field.name: getattr(explanation, field.name) for field in fields(explanation)})
 
     def __repr__(self) -> str:

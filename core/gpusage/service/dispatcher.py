@@ -106,6 +106,7 @@ class Dispatcher:
         except ProtocolError:
             return UNCHANGED.line()
         if isinstance(question, DecisionRequest | FailureNotice):
+            # Everyone may connect here, and decisions are for workload managers alone.
             self._request_handler.counts.refused += 1
             self._warn(uid, f"uid {uid} asks where only the status is given")
             return UNCHANGED.line()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from gpusage.boundary.printable_text import with_end
 from gpusage.decisions.outcome import Outcome
 from gpusage.graphs.card.text import decode_document, parse_document
-from gpusage.plugins.implementation import describe_error, sentence
+from gpusage.plugins.hooks import describe_error, sentence
 from gpusage.service.caches import AccessRecordingMapping, DecisionCache, WeightedLruCache
 from gpusage.service.protocol import Response
 from gpusage.service.reservations import Reservation, reservation_of
@@ -91,10 +91,6 @@ class Exchange:
     job: Job | None = None
     has_responded: bool = False
     recorded: bool = False
-
-    def set_job(self, job: Job) -> None:
-        """Set the job that the adapter parsed; the engine calls this, in its own thread."""
-        self.job = job
 
 
 class DecisionWorker:
@@ -165,15 +161,16 @@ class DecisionEngine:
         cache: DecisionCache[DecidedResponse] = snapshot.decision_cache
         response = cache.find(request)
         if response is None:
-            response = self.decide(request, snapshot, exchange.set_job)
+            response = self.decide(exchange)
             cache.add(request, response.fields_read, response)
 
         snapshot.reservations.add(response.reservation)
         snapshot.recent_jobs.remember(response.outcome, request.fields)
         return response
 
-    def decide(self, request: DecisionRequest, snapshot: Snapshot, on_parsed: Callable[[Job], None]) -> DecidedResponse:
-        """Return the response to *request*; *on_parsed* is called early, with the job in question."""
+    def decide(self, exchange: Exchange) -> DecidedResponse:
+        """Return the response to a request; *exchange* has its job early, for an answer without the engine."""
+        request, snapshot = exchange.request, exchange.snapshot
         advisor = snapshot.site_advisor
         fields = AccessRecordingMapping(request.fields)
         request = replace(request, fields=fields, origin=describe_origin(request))
@@ -189,7 +186,7 @@ class DecisionEngine:
             if job is None:
                 response = DecidedResponse(code=Code.DECLINE)
             else:
-                on_parsed(job)
+                exchange.job = job
                 response = self._decide_job(job, snapshot)
         except PluginError as error:
             _log.warning("%s: kept, because of a plugin: %s", request.origin, sentence(error))

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpusage.decisions.outcome import hold_reason
-from gpusage.plugins.implementation import sentence
+from gpusage.plugins.hooks import sentence
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.service.requeue import OutOfMemoryRequeue
 from gpusage.service.snapshots import State

@@ -57,6 +57,8 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
         only_decided=True,
     )
     observations = store.observations(query)
+
+    # Also where a site learns nothing else: a job that failed in its share must not get it again.
     failures = failures_of(observations, settings.least_sampled_s)
     if not settings.enabled:
         return replace(NOTHING_LEARNED, failures=failures)
@@ -82,6 +84,7 @@ def first_runs_in_store(
     if not settings.enabled or settings.capture == "off":
         return {}
     newest = store.observations(UsageQuery(since_s=now_s - FIRST_RUN_DAYS * DAY_S, count=FIRST_RUNS))
+    # A job that named its model is decided by that.
     unnamed = (each.usage for each in newest if each.decision is None or each.decision.model is None)
     return first_run_utilizations(unnamed, settings.least_sampled_s)
 

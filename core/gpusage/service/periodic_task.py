@@ -6,7 +6,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 
-from gpusage.plugins.implementation import sentence
+from gpusage.plugins.hooks import sentence
 
 _log = logging.getLogger(__name__)
 

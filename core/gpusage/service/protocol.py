@@ -124,6 +124,7 @@ def parse_line(line: bytes) -> Question:
     if operation == "status":
         return StatusQuery()
     if operation == "failure":
+        # Cut off: a number is looked up, and never longer.
         return FailureNotice(number=str(message.get("number"))[:NUMBER_CHARACTERS], user=str(message.get("user")))
     if operation != "ask":
         reason = (

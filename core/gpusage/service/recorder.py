@@ -26,8 +26,7 @@ import msgspec
 
 from gpusage.boundary.printable_text import visible
 from gpusage.experience.finished_jobs import filled_memory_cap, is_of_another_node, is_same_run
-from gpusage.plugins.hooks import Hooks
-from gpusage.plugins.implementation import describe_error, sentence
+from gpusage.plugins.hooks import Hooks, describe_error, sentence
 from gpusage.store.decisions import RETRY_S, DecisionStore
 from gpusage_hooks.types import DecisionRecord, Usage
 

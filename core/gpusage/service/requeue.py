@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from gpusage.plugins.implementation import sentence
+from gpusage.plugins.hooks import sentence
 from gpusage.service.recorder import record_usage
 from gpusage.service.snapshots import Snapshot
 from gpusage.store.annotation import parse_annotation

@@ -145,10 +145,12 @@ def remaining_capacity(cluster: Cluster, reservations: Mapping[Reservation, int]
 def reservation_of(outcome: Outcome, cluster: Cluster) -> Reservation | None:
     """Return what *outcome* takes of *cluster* where it gives a share or a slice; ``None`` where it gives neither."""
     request = outcome.decision.request
+    # A slice is one of the pool's GPUs.
     part = request.mps_thread_percent or (WHOLE_PERCENT if request.bound_types else None)
     if outcome.applied_code is not Code.REWRITE or part is None:
         return None
 
+    # A share that is bound to no type may start on any that is divided and reached.
     reached = cluster.within(request.partitions, request.scopes, request.node_features).pools
     anywhere = (pool.site_type for pool in reached if pool.mps_per_gpu and admits(pool, request))
     return Reservation(

@@ -82,16 +82,6 @@ class Server:
             connection.close()
         await asyncio.sleep(0)
 
-    def admit(self, connection: Connection, uid: int) -> bool:
-        """Add *connection*, unless *uid* may not ask or there are too many already."""
-        if not self.dispatcher.trusts(uid):
-            self.dispatcher.refuse(uid)
-            return False
-        if len(self.connections) >= CONNECTIONS_LIMIT:
-            return False
-        self.connections.add(connection)
-        return True
-
     def _sweep(self) -> None:
         """Close idle connections."""
         oldest_s = self.loop.time() - IDLE_LIMIT_S
@@ -122,8 +112,16 @@ class Connection(asyncio.Protocol):
             self._uid = peer_uid(transport.get_extra_info("socket"))
         except OSError:
             self._uid = -1
-        if not self._server.admit(self, self._uid):
+
+        # Not among too many already, and never a user who may not ask.
+        server = self._server
+        if not server.dispatcher.trusts(self._uid):
+            server.dispatcher.refuse(self._uid)
             self._transport.abort()
+        elif len(server.connections) >= CONNECTIONS_LIMIT:
+            self._transport.abort()
+        else:
+            server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Forget the client; an answer still in work will go nowhere."""
@@ -138,6 +136,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Stay open while an answer is owed to a client that only stopped sending."""
+        # `printf ... | nc -U` ends its side at once.
         self._ended = True
         return self.busy or self._is_turn_due
 
@@ -249,6 +248,7 @@ class StatusServer:
 
     async def close(self) -> None:
         """Close all connections."""
+        # A copy: each task leaves the set when it ends.
         for task in (tasks := [*self._tasks]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

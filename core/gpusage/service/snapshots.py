@@ -21,7 +21,7 @@ import msgspec
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.experience.learned import NOTHING_LEARNED, Learned, with_failures
-from gpusage.plugins.implementation import sentence
+from gpusage.plugins.hooks import sentence
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage.service.caches import DecisionCache
 from gpusage.service.configuration_watch import ConfigurationWatcher, kill_reason
@@ -218,6 +218,7 @@ class State:
                 _log.warning("%s: %s", manager, reason)
             self._errors[manager] = reason
         else:
+            # Before the first snapshot with a cluster: until then every job stays as it is, quickly.
             if cluster is not None and manager not in self._observations:
                 warm_up_predictors(self._advisor, cluster)
             if cluster is not None:
@@ -234,6 +235,7 @@ class State:
     def _publish(self, *, refreshed: bool = False) -> None:
         with self._lock:
             snapshot = self._make_snapshot()
+            # A new snapshot has an empty cache of decisions, so an equal one is not published.
             if refreshed or snapshot != self.snapshot:
                 self.snapshot = snapshot
 

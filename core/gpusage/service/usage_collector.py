@@ -55,6 +55,7 @@ class RunCounters:
 
     def expect(self, manager: str, gpus: Iterable[str]) -> None:
         """Begin the series of *manager* at 0: Prometheus does not count a series' first value as an increase."""
+        # Each label has to be there before its first run.
         for outcome in get_args(Outcome):
             self.runs[manager, outcome] += 0
         for gpu in gpus:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from gpusage.boundary.printable_text import ascii_line, shortened
-from gpusage_hooks.types import Decision, DecisionRecord, RenderedDecision
+from gpusage_hooks.types import Decision, RenderedDecision
 
 AnnotationCode = Literal["REWRITE", "KEEP", "STUCK", "BACK"]
 """As a decision's; or ``STUCK``, a share that cannot start and stays one, or ``BACK``, a job that was rewritten and has
@@ -75,11 +75,6 @@ class JobAnnotation:
         return shortened(ascii_line(f" {self.code}{mode}{change.rstrip()} | {self.reasons}"), REST_LIMIT_BYTES)
 
 
-def annotation_of_record(record: DecisionRecord) -> JobAnnotation:
-    """Return the annotation of *record*."""
-    return annotation_of_decision(record.decision, record.rendered, record.mode, record.number)
-
-
 def annotation_of_decision(
     decision: Decision, rendered: RenderedDecision, mode: str, number: str = ""
 ) -> JobAnnotation:
@@ -119,6 +114,7 @@ def parse_annotation(text: str) -> JobAnnotation | None:
     if match is None:
         return None
 
+    # Of a mark that was cut off, what is missing is empty.
     request, _, reasons = match["rest"].partition(" | ")
     before, _, after = request.strip().partition(" -> ")
     return JobAnnotation(

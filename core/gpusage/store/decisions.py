@@ -163,6 +163,7 @@ class DecisionStore(ABC):
         """
         if self._connection is not None:
             return self._connection
+        # Thousands of decisions may wait to be written.
         if self._refused is not None and time.monotonic() < self._refused[0]:
             raise StoreError(self._refused[1])
 

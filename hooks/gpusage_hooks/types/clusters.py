@@ -1,4 +1,4 @@
-"""What a job requests of a cluster, and what the cluster has."""
+"""A job's request of a cluster, and the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GPU model of the catalogue, the need of a workload on it, the price of a share of it, and the cost of partners."""
+"""A GPU model of the catalogue, the need of a workload on it, the price of its shares, and co-location."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's graph, how the model is run, and what its user says of it."""
+"""A model's graph, the way in which the model is run, and its user's request."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ class ModelGraph:
     name: str
     source: str
     nodes: tuple[Node, ...]
+    # A number with two meanings stays: an object for each made decoding a card 11 % longer, and somebody waits for it.
     producers: tuple[tuple[int, ...], ...]
     inputs: tuple[tuple[str, Shape], ...]
     parameter_count: int

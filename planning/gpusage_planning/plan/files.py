@@ -90,7 +90,8 @@ def parse_lines(text: str, origin: str) -> list[Line]:
         message = f"Jobs file {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Fix it."
         raise RequestError(message) from error
 
-    _require_columns(names, origin)
+    for trouble in _column_troubles(names, origin):
+        raise RequestError(trouble)
     if not rows:
         message = f"Jobs file {origin!r} must have at least one job below its line of names; got none. Add one."
         raise RequestError(message)
@@ -100,37 +101,31 @@ def parse_lines(text: str, origin: str) -> list[Line]:
     return lines
 
 
-def _require_columns(names: Sequence[str], origin: str) -> None:
+def _column_troubles(names: Sequence[str], origin: str) -> Iterator[str]:
+    """Yield what is wrong with the line of names."""
     strays = [name for name in names if name not in COLUMNS and not _MEASURED.fullmatch(name)]
     if strays:
         hint = nearest_key(strays[0], (*COLUMNS, "GPU:COUNT"))
-        message = f"Column {strays[0]!r} of jobs file {origin!r} must be one that gpusage knows. {hint}"
-        raise RequestError(message)
+        yield f"Column {strays[0]!r} of jobs file {origin!r} must be one that gpusage knows. {hint}"
 
     several = list(filter(_OF_SEVERAL_PARTS.fullmatch, names))
     if several:
         part, _, count = several[0].rpartition(":")
-        message = (
+        yield (
             f"Column {several[0]!r} of jobs file {origin!r} must be for one part of a GPU, for no job has several; got "
             f"{count}. Write '{part}:1'."
         )
-        raise RequestError(message)
 
     uneven = [name for name in names if (match := _MEASURED.fullmatch(name)) and int(match[2]).bit_count() > 1]
     if uneven:
-        message = (
+        yield (
             f"Column {uneven[0]!r} of jobs file {origin!r} must be for 1, 2, 4 or another power of two of GPUs; got "
             f"{uneven[0].rpartition(':')[2]}. Take it out."
         )
-        raise RequestError(message)
     if "job_id" not in names:
-        message = (
-            f"Jobs file {origin!r} must have a column 'job_id'; got {', '.join(names) or 'an empty file'}. Add it."
-        )
-        raise RequestError(message)
+        yield (f"Jobs file {origin!r} must have a column 'job_id'; got {', '.join(names) or 'an empty file'}. Add it.")
     if "model" not in names and all(name in COLUMNS for name in names):
-        message = f"Jobs file {origin!r} must have a column 'model', or one such as 'v100:1'; got neither. Add one."
-        raise RequestError(message)
+        yield f"Jobs file {origin!r} must have a column 'model', or one such as 'v100:1'; got neither. Add one."
 
 
 def _require_different_ids(lines: Iterable[Line]) -> None:

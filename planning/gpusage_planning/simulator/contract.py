@@ -181,7 +181,6 @@ class QueuedJob(NamedTuple):
 
     number: int
     role: int
-    kind: int
     user: int
     gpus: float
     types: tuple[int, ...]

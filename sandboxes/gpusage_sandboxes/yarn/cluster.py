@@ -110,7 +110,6 @@ class Sandbox(AnySandbox):
     """One private YARN."""
 
     manager = MANAGER
-    complaint_characters = 500  # a Java complaint ends with what matters
     layout: Layout
     record: Record
 

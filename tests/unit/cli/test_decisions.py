@@ -18,13 +18,12 @@ from gpusage.cli import decisions, job_commands
 from gpusage.cli.decision_lines import document, lines
 from gpusage.decisions.advisor import make_advisor
 from gpusage.settings.configuration import Configuration
-from gpusage.store.annotation import annotation_of_record
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import PluginError, RequestError
 from gpusage_hooks.managers import Context, ManagerSettings
 from gpusage_hooks.types import AnnotatedJob, Decoding
 from gpusage_slurm.settings import SlurmSettings
-from records import RECORD, USAGE
+from records import RECORD, USAGE, annotation_of_record
 
 NUMBERED = replace(RECORD, number="69215f4a0c3e", origin="ada")
 JOB = AnnotatedJob(

@@ -11,10 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import decisions, main
-from gpusage.store.annotation import annotation_of_record
 from gpusage.store.opening import open_store
 from gpusage_hooks.types import AnnotatedJob
-from records import NEED, RECORD
+from records import NEED, RECORD, annotation_of_record
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TARGET = str(EXAMPLES / "models" / "resnet18.onnx") + ",batch=16"

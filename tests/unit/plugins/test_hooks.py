@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusage.plugins.hooks import Hooks
-from gpusage.plugins.implementation import Implementation
+from gpusage.plugins.hooks import Hooks, Implementation
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks import samples, specs
 from gpusage_hooks.errors import PluginError, RequestError

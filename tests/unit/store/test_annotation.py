@@ -9,11 +9,10 @@ import pytest
 from gpusage.store.annotation import (
     REST_LIMIT_BYTES,
     JobAnnotation,
-    annotation_of_record,
     parse_annotation,
     with_annotation,
 )
-from records import RECORD
+from records import RECORD, annotation_of_record
 
 MARK = JobAnnotation(
     number="69215f4a0c3e",

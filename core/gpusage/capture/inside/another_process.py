@@ -1,4 +1,4 @@
-"""A process of its own for what takes long, which the user's program does not notice: a fork that touches no GPU."""
+"""A process for long work that the user's program does not notice: a fork that touches no GPU."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ from gpusage.capture.inside.observer import is_fsdp, parts_of
 
 PROCESSOR_LIMIT_S = 60
 LIMIT_S = 600
-"""A job with one core leaves this process hundredths of it."""
+"""Long, because a job with one core leaves this process hundredths of it."""
 
 
 def in_another_process(function: Callable[[], None]) -> None:
-    """Call *function* in a detached process that prints nothing.
-
-    A process between the two ends at once, so that the program never waits for a child that it did not start.
-    """
+    """Call *function* in a detached process that prints nothing."""
     process = os.getpid()
     if any(action == "error" for action, *_ in warnings.filters):
         return  # Python 3.12 warns of a fork beside threads
 
-    # A signal between fork and exit would run the program's handler in the child.
+    # No handler of the program's runs in the fork, so all signals wait until it has its own.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         child = os.fork()
@@ -41,6 +38,7 @@ def in_another_process(function: Callable[[], None]) -> None:
         if os.getpid() == process:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
+    # The process in between ends at once, so that the program's wait() finds no child that it did not start.
     try:
         if os.fork():
             os._exit(0)
@@ -60,7 +58,8 @@ def in_another_process(function: Callable[[], None]) -> None:
 
 
 def close_others() -> None:
-    """Close every file but the first three: where the limit is 2^30, to try each number takes longer than we have."""
+    """Close every file but the first three."""
+    # From the list in /proc: with a limit of 2^30 files, trying each number takes longer than we have.
     for descriptor in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
         if descriptor > 2:
             with suppress(OSError):
@@ -68,7 +67,7 @@ def close_others() -> None:
 
 
 def forget_handlers() -> None:
-    """Let signals end this process, and those that managers and terminals send to a whole job pass by."""
+    """Let signals end this process, except the signals that managers and terminals send to a whole job."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         is_for_all = number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
         with suppress(OSError, ValueError):  # the C library keeps some for itself
@@ -76,18 +75,16 @@ def forget_handlers() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-# What this process must not free: it cannot use the GPU.
+# Objects that this process must not free, because it cannot use the GPU.
 _HELD: list[Any] = []
 
 
 def undivide(modules: list[nn.Module], sharded: list[nn.Module]) -> list[Any]:
-    """Let *modules* that FSDP or DeepSpeed has divided compute whole; return how FSDP casts weights.
-
-    Their weights know the sizes of the whole.
+    """Make *modules* whole that FSDP or DeepSpeed has divided; return FSDP's policies for casting weights.
 
     Args:
-        modules: What was called within their wrappers.
-        sharded: The outermost `FullyShardedDataParallel` around them, where there is one.
+        modules: Modules that were called within their wrappers.
+        sharded: The outermost `FullyShardedDataParallel` around each, if any.
     """
     policies = []
     parts = {id(part): part for module in (*sharded, *modules) for part in parts_of(module)}
@@ -99,11 +96,13 @@ def undivide(modules: list[nn.Module], sharded: list[nn.Module]) -> list[Any]:
         for name, inner in part._modules.items():
             if inner is not None and is_fsdp(inner):
                 part._modules[name] = inner._modules["_fsdp_wrapped_module"]
+        # `fully_shard` puts its own class in front of the module's.
         base = type(part).__bases__[0]
         if base.__name__ == "FSDPModule" and base.__module__.startswith("torch."):
             divided: Any = part
             policies.append(divided._get_fsdp_state()._mp_policy)
             part.__class__ = type(part).__bases__[1]
+        # Hooks would gather weights from the other processes, which a fork cannot reach.
         for hooks in (part._forward_pre_hooks, part._forward_hooks):
             for key, hook in list(hooks.items()):
                 if str(getattr(hook, "__module__", "")).startswith(("torch.distributed.", "deepspeed.")):
@@ -113,7 +112,7 @@ def undivide(modules: list[nn.Module], sharded: list[nn.Module]) -> list[Any]:
 
 
 def _undivide_rows(wrapper: Any) -> None:
-    """Put a whole weight, without values, in the place of each that *wrapper* keeps in its row."""
+    """Replace each weight in the row of *wrapper* by a whole weight without values."""
     _HELD.append(wrapper)
     # The row of weights lies on the GPU, which a fork may not touch.
     wrapper._fsdp_wrapped_module._parameters.pop("_flat_param", None)
@@ -132,10 +131,8 @@ def _undivide_rows(wrapper: Any) -> None:
 
 
 def forget_values(modules: list[nn.Module], optimizers: list[Any]) -> None:
-    """Put tensors without values in the place of all that *modules* hold, and of what *optimizers* update.
-
-    A fork cannot use a GPU's tensors, and what it writes into memory that processes share is the program's.
-    """
+    """Replace all tensors of *modules* and *optimizers* by tensors without values."""
+    # A fork cannot use a GPU's tensors, and shared memory is the program's. One shadow per tensor keeps ties.
     shadows: dict[int, torch.Tensor] = {}
 
     def shadow(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A host without a GPU that says it has one: what a program asks of 'cuda' happens on the CPU."""
+"""A host without a GPU that passes for a GPU node: calls for 'cuda' run on the CPU."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ def _is_index(value: Any) -> bool:
 
 
 class CudaOnCpu(TorchFunctionMode):
-    """Maps each GPU device that is asked for to the CPU."""
+    """Maps each GPU device in a call to the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call *func* with its devices mapped."""
         keywords, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        # Programs check that a tensor has moved, so each tensor passes for one on a GPU.
         if name == "cuda" and args and isinstance(args[0], torch.Tensor):
             return args[0]
         if name == "pin_memory":
@@ -61,6 +62,7 @@ class CudaOnCpu(TorchFunctionMode):
             if name == "to" and len(args) > 1 and _is_index(args[1]):
                 args = (args[0], CPU, *args[2:])
 
+        # Pinned memory needs a GPU's driver.
         if keywords.get("pin_memory"):
             keywords["pin_memory"] = False
         return func(*args, **keywords)
@@ -83,10 +85,10 @@ class _Inert:
 
 
 class _GeneratorOnCpu(torch.Generator):
-    """A generator of random numbers, whatever device the program names."""
+    """A generator of random numbers on the CPU, for any device."""
 
     def __new__(cls, *_: object, **__: object) -> Any:
-        """Return one of the CPU."""
+        """Return a generator on the CPU."""
         new: Any = super().__new__
         return new(cls, device=CPU)
 
@@ -132,7 +134,7 @@ def _pretend_accelerator(count: int) -> None:
 
 
 def _map_types() -> None:
-    """Let the generator and the tensor types of a GPU, which older programs name, be those of the CPU."""
+    """Map a GPU's generator and tensor types, which older programs name, to the CPU's."""
     anything: Any = torch
     anything.Generator = _GeneratorOnCpu
     for name in _TENSOR_TYPES.split():

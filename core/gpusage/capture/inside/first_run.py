@@ -1,13 +1,13 @@
-"""Observes the first cycles of a job's own run, and writes what they showed for the job's next submission.
+"""Observes the first cycles of a job's own run, and writes a record for the job's next submission.
 
 `sitecustomize` in `gpusage/capture/on_start` calls `observe` once PyTorch is imported; `gpusage job-card --first-run`
-reads what was written.
+reads the record.
 
 Invariants:
 
-1. What the program computes is the same to the last bit: no random number is drawn, no tensor is read or written, and
-   no module is called but by the program. Nothing that it gives up stays alive.
-2. No exception of ours reaches the program: whatever fails ends the observation.
+1. The program's results are the same to the last bit: nothing of ours draws a random number, reads or writes a tensor,
+   or calls a module. Objects that the program gives up do not stay alive.
+2. No exception of ours reaches the program: a failure ends the observation.
 3. After two full cycles modules are called as before; after `TIMED_UPDATES` updates nothing of ours is left but a hook
    that returns at once (to remove one while PyTorch calls them all would raise an error), and a handler that a fork
    calls, which Python cannot remove. In a program that updates no weights, the first `BACKWARD_CALLS` backward passes
@@ -37,7 +37,7 @@ from gpusage.capture.inside.observer import MAXIMUM_CALLS, Call, Observer, is_of
 from gpusage.capture.inside.record import program_digest, program_path, read_record, record_of, write_json
 
 CYCLES = 2
-"""Full ones that are observed: the first update of a GradScaler is often skipped."""
+"""Full cycles to observe: a GradScaler often skips the first update."""
 TIMED_UPDATES = 64
 INFERENCE_CALLS, MOST_CALLS = 32, 512
 """Equal calls without a gradient, and calls of any kind, after which a program that has updated nothing is taken for
@@ -53,32 +53,32 @@ def observe(record: str, finish: Callable[[], None]) -> None:
     """Observe this process from now on.
 
     Args:
-        record: Path of what is to be written, less its suffix.
-        finish: Called when nothing more of ours will be imported.
+        record: Path of the record, without its suffix.
+        finish: Called after the last import of ours.
     """
     FirstRun(Path(record), finish).begin()
 
 
 class _Forgotten:
-    """In the place of an object of the program's, which may hold tensors."""
+    """Replaces an object of the program's, which may hold tensors."""
 
 
 class _ForgottenCache:
-    """In the place of what a generating model keeps; its name says so to who reads the call."""
+    """Replaces a generating model's cache; readers of the call know caches by the end of their class's name."""
 
 
 class _PassiveObserver(Observer):
-    """Notes calls; what cannot be noted ends the observation."""
+    """Notes calls; a failure ends the observation."""
 
     is_checkpointed = False
 
     def note(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Note a call of *outer*; ``None`` if it is not one of a model, or computes activations once more."""
-        # A compiler traces our hook into its graph, which would change what it computes.
+        """Note a call of *outer*; ``None`` for a call of no model, or for activations that are computed once more."""
         if torch.compiler.is_compiling():
             return None
 
         try:
+            # A module that is called in a backward pass computes activations once more.
             if torch._C._current_graph_task_id() != NO_BACKWARD_PASS:
                 self.is_checkpointed = True
                 return None
@@ -99,7 +99,7 @@ class _PassiveObserver(Observer):
 
 
 class FirstRun:
-    """One run of the user's program.
+    """A run of the user's program.
 
     Args:
         record: As for `observe`.
@@ -132,6 +132,7 @@ class FirstRun:
         """
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
+        # Both are used later, where an AttributeError would come too late.
         _ = torch.compiler.is_compiling, torch._C._current_graph_task_id
 
         def hook(optimizer: Any, *_: Any) -> None:
@@ -150,7 +151,7 @@ class FirstRun:
         self._has_ended = True
 
     def end(self) -> None:
-        """Observe no more, and leave nothing in this process or in the environment of those that it starts."""
+        """Observe no more, and leave nothing in this process or in the environment of its children."""
         if self._has_ended:
             return
 
@@ -211,13 +212,16 @@ class FirstRun:
             self._trained |= {id(weight): weakref.ref(weight) for weight in with_gradient(optimizer)}
         self._backward_counts.append(self._backward_count - self._counted_backward)
         self._counted_backward = self._backward_count
+
+        # One optimizer's updates bound the cycles; without it, nothing does.
         first = self._optimizers[0]()
         if first is None:
             self.end()
         if first is not optimizer:
             return
 
-        if self._has_written and not self._passes:  # it was taken for inference, and trains after all
+        # A long evaluation before training passed for inference.
+        if self._has_written and not self._passes:
             self.observer.install()
         if len(self._passes) > CYCLES:
             self._updated_at_s.append(time.perf_counter())
@@ -231,11 +235,8 @@ class FirstRun:
             self._write()
 
     def _cycle_passes(self) -> int:
-        """Return the passes of the cycle that ends now.
-
-        Of several optimizers the one with the fewest counts, and of several modules: a GAN's discriminator has two in a
-        pass.
-        """
+        """Return the passes of the cycle that ends now."""
+        # The fewest of several optimizers and modules: a GAN's discriminator has two calls in a pass.
         counts = [each for each in self._backward_counts if each]  # a second optimizer may step after the same pass
         passes = min([*counts, *self._counts.values()], default=1)
         self._backward_counts.clear()
@@ -243,10 +244,10 @@ class FirstRun:
         return passes
 
     def _write(self) -> None:
-        """Write what was observed, in another process; modules are called as before from now on."""
+        """Write the record in another process; from now on modules are called as before."""
         self.observer.uninstall()
         self._has_written = True
-        # A module that the program has given up cannot be run on shapes.
+        # Some modules may be gone by now; of several processes the first one writes.
         calls = self.observer.calls = [call for call in self.observer.calls if call.reference() is not None]
         self._rank, count = rank_and_count()
         if calls and self._rank == 0:
@@ -260,12 +261,15 @@ class FirstRun:
         from gpusage.graphs.card.text import write_file
         from gpusage.graphs.reader import CARD_SUFFIX
 
+        # Some programs freeze weights between two updates.
         for each in self._trained.values():
             if (weight := each()) is not None:
                 weight.requires_grad_()
         cuda: Any = torch.cuda
         if cuda.is_initialized():
             pretend_cuda(gpu_count)  # a fork may not ask it
+
+        # Divided weights become whole before their values go: the wrappers know the whole sizes.
         optimizers = [optimizer for each in self._optimizers if (optimizer := each()) is not None]
         modules = [call.module for call in self.observer.calls]
         sharded = [wrapper for each in self.observer.sharded.values() if (wrapper := each()) is not None]
@@ -276,6 +280,7 @@ class FirstRun:
         for optimizer in optimizers if strategy not in (None, "ddp") else ():
             if not weights.keys() & {id(weight) for group in optimizer.param_groups for weight in group["params"]}:
                 optimizer.param_groups[0]["params"] = [*weights.values()]  # it updates rows of them
+
         observation = Observation(
             calls=self.observer.calls,
             optimizers=optimizers,
@@ -291,10 +296,11 @@ class FirstRun:
         )
         with CudaOnCpu():
             step, graph = record_of_step(observation)
+
         job = os.environ.get(os.environ.get("GPUSAGE_LEARN_JOB", ""), "")
         seen = {"schema": SCHEMA, "job": job, "program": program_path(), "program_digest": program_digest(), **step}
         self._record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A record is its user's alone: the next job of the script believes it.
+        # A card shows a user's model, which is nobody else's business.
         os.umask(0o077)
         path, card = (self._record.with_name(f"{self._record.name}{suffix}") for suffix in (".json", CARD_SUFFIX))
         known = read_record(path)
@@ -302,20 +308,20 @@ class FirstRun:
         if record == known:
             return
         if graph is None:
-            card.unlink(missing_ok=True)  # it is of another step
+            card.unlink(missing_ok=True)  # it belongs to another step
         else:
             write_file(graph, card)
         write_json(path, record)
 
     def _write_measured(self) -> None:
-        """Write the step time, which only a whole GPU shows."""
-        # The median: the first steps after a pause, and those with an evaluation, are longer.
+        """Write the step time on a whole GPU; a share's would be longer."""
         intervals_s = [later - one for one, later in zip(self._updated_at_s, self._updated_at_s[1:], strict=False)]
         percent = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100"
         cuda: Any = torch.cuda
         if intervals_s and cuda.is_initialized() and percent == "100" and self._rank == 0:
             document = {
                 "program_digest": program_digest(),
+                # The median: the first updates still tune kernels, and some save a checkpoint.
                 "step_time_s": sorted(intervals_s)[len(intervals_s) // 2] / min(self._passes[1:]),
                 "gpu": cuda.get_device_name(),
             }
@@ -326,7 +332,7 @@ class FirstRun:
 
 
 def rank_and_count() -> tuple[int, int]:
-    """Return the number of this process among those that train together, and how many there are."""
+    """Return the number of this process among the training processes, and their count."""
     distributed: Any = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

@@ -1,4 +1,4 @@
-"""A hollow call: what a module would return, with zeros as values; gpusage's tracer computes only the shapes."""
+"""A hollow call: a module's result with zeros as values; gpusage's tracer computes only the shapes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpusage.graphs.torch.module import unchanged
 from gpusage.graphs.torch.trace import outputs_on_meta
 
 LARGE_ELEMENTS = 1 << 24
-"""Elements of a result that is one zero seen many times."""
+"""Most elements of a result in memory; a larger one is a single zero, expanded."""
 LARGE_GRADIENTS = 1 << 26
-"""Weights of a module whose gradients are."""
+"""Most weights of a module with gradients in memory; larger gradients are expanded zeros."""
 
 
 class _Zeros(torch.autograd.Function):
-    """Zeros with a gradient: backward gives each weight a gradient of zeros, for who clips or updates by hand."""
+    """Zeros with a gradient: backward gives each weight a gradient of zeros, for clipping or updates by hand."""
 
     @staticmethod
     def forward(
@@ -48,7 +48,7 @@ class HollowCalls:
     """Makes hollow calls; of equal calls it computes only the first.
 
     Attributes:
-        backward_counts: Calls that a gradient came back to, by the module's id.
+        backward_counts: Calls with a gradient in backward, by the module's id.
     """
 
     def __init__(self) -> None:
@@ -56,8 +56,7 @@ class HollowCalls:
         self._outputs: dict[object, tuple[nn.Module, Any]] = {}
 
     def call(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Return what *module* returns for these arguments, with zeros as values and a gradient where it has one."""
-        # A program calls its model many times with equal shapes: one run on shapes serves all.
+        """Return the result of *module* for these arguments, with zeros as values and with its gradient, if any."""
         key = _key(module, args, kwargs)
         if key is None or key not in self._outputs:
             with torch._C.DisableTorchFunctionSubclass(), unchanged(module):
@@ -73,7 +72,7 @@ class HollowCalls:
         weights: list[torch.Tensor] = [
             each for each in weights_of(module) if each.requires_grad and each.is_floating_point()
         ]
-        # Backward needs one tensor with a gradient; the smallest costs least.
+        # Autograd calls backward only through an input with a gradient, and the smallest one costs least.
         anchors = weights or [each for each in sources if each.is_floating_point()]
         anchor = min(anchors, key=torch.Tensor.numel, default=None) if torch.is_grad_enabled() else None
 
@@ -92,6 +91,7 @@ class HollowCalls:
             like = torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
             return _Zeros.apply(like, weights, note, anchor, *(each for each in sources if each is not anchor))
 
+        # Objects that are no pytrees have tensors as attributes, which are filled in place.
         filled = tree_map(fill, returned)
         for leaf in tree_leaves(filled):
             if hasattr(leaf, "__dict__") and _is_other(leaf):
@@ -101,7 +101,7 @@ class HollowCalls:
 
 
 def _key(module: nn.Module, args: Any, kwargs: Any) -> object:
-    """Return what equal calls have in common, ``None`` where an argument may change from call to call."""
+    """Return a key that equal calls have in common; ``None`` if an argument may change from call to call."""
     leaves, form = tree_flatten((args, kwargs))
     if any(_is_other(leaf) for leaf in leaves):
         return None

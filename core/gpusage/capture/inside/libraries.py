@@ -1,4 +1,4 @@
-"""Libraries that do too much before a program's first step, made light when the program imports them."""
+"""Changes of heavy libraries when the program imports them, for a light way to its first step."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _COMPILED_OPTIMIZERS = ("DeepSpeedCPUAdam", "FusedAdam")
 
 
 class LibraryFinder:
-    """Finds libraries by the other finders; once the program has imported one, it is changed.
+    """Finds libraries by the other finders, and changes each after its import.
 
     Args:
-        changes: By the name of the library. Some programs look for one and do not import it, so they stay until then.
+        changes: Changes by the name of the library. Some programs look for a library and do not import it, so a
+            change stays until then.
     """
 
     def __init__(self, changes: Mapping[str, Callable[[ModuleType], None]]) -> None:
@@ -33,7 +34,7 @@ class LibraryFinder:
         self._is_finding = False
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Return where the library *name* is, ``None`` for any other module."""
+        """Return the place of the library *name*; ``None`` for any other module."""
         if self._is_finding or name not in self._changes:
             return None
         # find_spec below asks all finders, this one among them.
@@ -58,8 +59,8 @@ def make_libraries_light(left_out: LeftOut, after_step: Callable[[Any], None]) -
     """Change each library that the program imports from now on.
 
     Args:
-        left_out: Notes what the program wants of them.
-        after_step: Called with an optimizer in the form of PyTorch's in the place of an update by another one.
+        left_out: Notes the program's calls of them.
+        after_step: Called in the place of an update, with the optimizer in PyTorch's form.
     """
     changes: Mapping[str, Callable[[ModuleType], None]] = {
         "deepspeed": lambda deepspeed: _run_deepspeed_alone(deepspeed, left_out),
@@ -70,7 +71,7 @@ def make_libraries_light(left_out: LeftOut, after_step: Callable[[Any], None]) -
 
 
 class InertOptimizer(torch.optim.SGD):
-    """In the place of an optimizer that would be compiled first; its subclass has that one's name."""
+    """Replaces an optimizer that would be compiled first; its subclass has the optimizer's name."""
 
     def __init__(
         self,
@@ -85,13 +86,13 @@ class InertOptimizer(torch.optim.SGD):
 
 
 class DeepSpeedEngine(nn.Module):
-    """In the place of DeepSpeed's engine: it divides nothing, and its optimizer is called as the real one's is.
+    """Replaces DeepSpeed's engine: it divides nothing, and calls its optimizer as the real engine does.
 
     Args:
         module: The program's model.
-        optimizer: Its optimizer, ``None`` if it only infers.
-        settings: DeepSpeed's.
-        real_class: The engine's, whose other methods do nothing here.
+        optimizer: Its optimizer; ``None`` for inference.
+        settings: DeepSpeed's settings.
+        real_class: The real engine, whose other methods do nothing here.
     """
 
     device = CPU
@@ -105,7 +106,7 @@ class DeepSpeedEngine(nn.Module):
         self._is_boundary: bool | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the program's model has under *name*, else what does nothing if the engine has such a method."""
+        """Return the model's attribute *name*, else a function that does nothing for a method of the real engine."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -125,7 +126,7 @@ class DeepSpeedEngine(nn.Module):
         return loss
 
     def step(self, **_: object) -> None:
-        """Update the weights if this pass is the last one of an accumulation."""
+        """Update the weights if this pass is the last of an accumulation."""
         self._passes += 1
         if self.is_gradient_accumulation_boundary() and self.optimizer is not None:
             self.optimizer.step()
@@ -137,15 +138,15 @@ class DeepSpeedEngine(nn.Module):
         return is_last if self._is_boundary is None else self._is_boundary
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
-        """Let the program itself say so, as accelerate does."""
+        """Let the program itself set the boundary, as accelerate does."""
         self._is_boundary = is_boundary
 
     def gradient_accumulation_steps(self) -> int:
-        """Return how many passes an update has."""
+        """Return the number of passes of an update."""
         return self._batches()[1]
 
     def zero_optimization_stage(self) -> int:
-        """Return what is divided: 0 is nothing, 3 is all."""
+        """Return the stage of ZeRO: 0 divides nothing, 3 everything."""
         return int(self.config.get("zero_optimization", {}).get("stage", 0))
 
     def bfloat16_enabled(self) -> bool:
@@ -157,11 +158,11 @@ class DeepSpeedEngine(nn.Module):
         return bool(self.config.get("fp16", {}).get("enabled"))
 
     def train_micro_batch_size_per_gpu(self) -> int:
-        """Return the batch of one pass."""
+        """Return the batch of a pass."""
         return self._batches()[0]
 
     def train_batch_size(self) -> int:
-        """Return the batch of one update on all GPUs."""
+        """Return the batch of an update on all GPUs."""
         part, steps = self._batches()
         return part * steps * _process_count()
 
@@ -170,7 +171,7 @@ class DeepSpeedEngine(nn.Module):
         return [group["lr"] for group in self.optimizer.param_groups] if self.optimizer is not None else []
 
     def _batches(self) -> tuple[int, int]:
-        """Return the batch of one pass, and the passes of one update; of the three numbers two give the third."""
+        """Return the batch of a pass, and the passes of an update."""
         names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
         # DeepSpeed: train_batch_size = micro batch x accumulation x processes.
         whole, part, steps = (self.config.get(name) for name in names)
@@ -199,6 +200,7 @@ def _run_deepspeed_alone(deepspeed: Any, left_out: LeftOut) -> None:
     ) -> tuple[Any, Any, Any, Any]:
         config = words.get("config") or words.get("config_params") or args.deepspeed_config
         settings = config if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
+        # A program names its optimizer as an object, as a function of the weights, or in DeepSpeed's settings.
         weights = [*(model_parameters if model_parameters is not None else model.parameters())]
         named = settings.get("optimizer")
         if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
@@ -236,7 +238,7 @@ def _inert(name: str) -> Any:
 
 
 def _observe_keras(keras: Any, left_out: LeftOut, after_step: Callable[[Any], None]) -> None:
-    """Let Keras' optimizers update nothing, and its layers take tensors without values as they are."""
+    """Let Keras' optimizers update nothing, and its layers take tensors without values."""
     if keras.config.backend() != "torch":
         return
     optimizers: dict[int, Any] = {}
@@ -258,6 +260,7 @@ def _observe_keras(keras: Any, left_out: LeftOut, after_step: Callable[[Any], No
             return convert(x, dtype, **words)
         return x if dtype is None else x.to(getattr(torch, keras.backend.standardize_dtype(dtype)))
 
+    # Keras' modules import the function by its name, so each has a reference of its own.
     for module in [each for name, each in sys.modules.items() if name.startswith("keras.")]:
         names: Any = module
         if getattr(names, "convert_to_tensor", None) is convert:

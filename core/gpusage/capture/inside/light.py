@@ -1,4 +1,4 @@
-"""What a program does before its first step, made light: no large initial values, workers, compilation or peers."""
+"""A light way to a program's first step: no large initial values, workers, compilation or peers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from gpusage.capture.inside.observer import AUTOCAST, weights_of
 
 LARGE_ELEMENTS = 1 << 16
-"""Elements of a weight whose initial values are left out: memory that nobody touches takes none."""
+"""Least elements of a weight without initial values: untouched memory takes no room."""
 _FILLS = ("normal_", "uniform_", "trunc_normal_", "copy_", "zero_", "fill_")
 _LOADER_WORDS = ("prefetch_factor", "multiprocessing_context", "pin_memory_device")
 # Of `num_workers` in DataLoader's arguments.
@@ -25,15 +25,15 @@ _CHECKPOINT_WORDS = ("use_reentrant", "preserve_rng_state", "context_fn", "deter
 
 @dataclass(slots=True)
 class LeftOut:
-    """What the program wanted to do and what was left out here.
+    """The program's calls that do nothing here.
 
     Attributes:
-        is_compiled: It compiles a model, or calls one in a function that it compiles.
-        is_checkpointed: It computes activations once more.
-        strategy: How it divides the model, ``None`` if it does not.
-        precision: That of the weights while a divided model computes, where it has its own.
-        compiled_depth: Compiled functions that are running: libraries compile some that no program calls.
-        gpu_count: Processes that train together; a program may say so itself.
+        is_compiled: Whether it compiles a model, or calls a model in a compiled function.
+        is_checkpointed: Whether it computes activations once more.
+        strategy: Division of the model, or ``None``.
+        precision: Precision of a divided model's weights while it computes, if it has its own.
+        compiled_depth: Running compiled functions: libraries compile some that no program calls.
+        gpu_count: Processes that train together; a program may set it itself.
     """
 
     is_compiled: bool = False
@@ -45,7 +45,7 @@ class LeftOut:
 
 
 def make_light(left_out: LeftOut) -> None:
-    """Replace the heavy functions of PyTorch in this process; *left_out* notes which the program called."""
+    """Replace the heavy functions of PyTorch in this process; *left_out* notes the program's calls of them."""
     _leave_out_initial_values()
     _leave_out_compilation(left_out)
     _load_without_workers()
@@ -67,13 +67,14 @@ def _leave_out_initial_values() -> None:
         setattr(nn.init, name, only_small(getattr(nn.init, name), of_parameters=False))
     for name in [each for each in _FILLS if hasattr(torch.Tensor, each)]:
         setattr(torch.Tensor, name, only_small(getattr(torch.Tensor, name), of_parameters=True))
-    # Hollow gradients are zero: to clip them would read every weight.
+    # Without gradients there is no norm to clip.
     utilities: Any = nn.utils
     utilities.clip_grad_norm_ = utilities.clip_grad_value_ = lambda *_, **__: torch.zeros(())
 
 
 def _leave_out_compilation(left_out: LeftOut) -> None:
     def compile_nothing(model: Any = None, *_: Any, **__: Any) -> Any:
+        # As a decorator with options, `torch.compile` is called without a model first.
         if model is None:
             return compile_nothing
         module = getattr(model, "__self__", model)
@@ -105,6 +106,7 @@ def _load_without_workers() -> None:
 
     def begin_alone(self: Any, *args: Any, **kwargs: Any) -> None:
         words = {name: value for name, value in kwargs.items() if name not in _LOADER_WORDS}
+        # DataLoader refuses options of workers without any worker.
         words |= {"persistent_workers": False}
         # Workers would start processes of their own for the few batches that are read.
         if len(args) > _WORKERS_PLACE:
@@ -128,7 +130,7 @@ def _checkpoint_directly(left_out: LeftOut) -> None:
 
 
 def _wrap_alone(left_out: LeftOut) -> None:
-    """Let DataParallel, DDP and FSDP call what they hold, on this host."""
+    """Let DataParallel, DDP and FSDP call their module, on this host alone."""
 
     class SingleProcessModule(nn.Module):
         strategy = "ddp"
@@ -169,7 +171,7 @@ def _wrap_alone(left_out: LeftOut) -> None:
 
 
 class _Nothing(dict[str, Any]):
-    """What a method returns that does nothing here, as a state or as a context."""
+    """The result of a method that does nothing here, as a state or as a context."""
 
     def __enter__(self) -> None:
         """Do nothing."""
@@ -179,7 +181,7 @@ class _Nothing(dict[str, Any]):
 
 
 def _fully_sharded(base: Any, real_class: Any) -> Any:
-    """Return what stands in for the *real_class* of FSDP: attributes are the model's, other methods do nothing."""
+    """Return a substitute for FSDP's *real_class*: attributes are the model's, other methods do nothing."""
 
     def attribute(self: Any, name: str) -> Any:
         try:
@@ -194,7 +196,7 @@ def _fully_sharded(base: Any, real_class: Any) -> Any:
 
 
 def _join_alone(left_out: LeftOut) -> None:
-    """Let one process believe that it is the first of several: what it sends goes nowhere, FSDP divides nothing."""
+    """Let one process pass for the first of several: its messages go nowhere, FSDP divides nothing."""
     import torch.distributed as dist  # after the other replacements
     import torch.multiprocessing as processes
 
@@ -217,7 +219,7 @@ def _join_alone(left_out: LeftOut) -> None:
 
 
 def _divide_nothing(left_out: LeftOut, module_class: Any) -> Callable[..., Any]:
-    """Return what stands in for `fully_shard`: the methods that *module_class* gives to a module do nothing."""
+    """Return a substitute for `fully_shard`: the methods that *module_class* gives to a module do nothing."""
 
     def shard(modules: Any, *_: Any, mp_policy: Any = None, **__: Any) -> Any:
         left_out.strategy = "fsdp"
@@ -231,6 +233,6 @@ def _divide_nothing(left_out: LeftOut, module_class: Any) -> Callable[..., Any]:
 
 
 def computed_precision(policy: Any) -> str | None:
-    """Return the word for what a divided model's weights are cast to before they are used, ``None`` if they are not."""
+    """Return the precision to which a divided model's weights are cast for computing; ``None`` without a cast."""
     computed: Any = getattr(policy, "param_dtype", None)
     return AUTOCAST.get(computed)

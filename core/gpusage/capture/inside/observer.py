@@ -4,8 +4,8 @@ Invariants:
 
 1. A call within an observed call is not observed: `torch.nn.Module.__call__` is the original one meanwhile.
 2. Tensors are remembered by shape and type alone, so that nothing lives longer.
-3. No code of the program's runs for us: what its classes say of themselves (`parameters`, `__torch_function__`, how a
-   pytree makes them anew) may draw a random number. Only how a pytree takes them apart is asked.
+3. No code of the program's runs for us: methods of its classes (`parameters`, `__torch_function__`, a pytree's
+   construction) may draw a random number. Only a pytree's flattening is called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 MAXIMUM_CALLS = 64
-# How the model is divided, by the class that wraps it; for DeepSpeed its stage is added, and a compiler's divides
+# The division of the model by its wrapper's class; DeepSpeed's stage is added, and a compiler's wrapper divides
 # nothing.
 _WRAPPERS = {
     **dict.fromkeys(("DistributedDataParallel", "DataParallel"), "ddp"),
@@ -28,14 +28,14 @@ _WRAPPERS = {
     "DeepSpeedEngine": "zero",
     "OptimizedModule": None,
 }
-# Whose classes of these names wrap a model: a user's own may do anything.
+# Packages whose classes of these names wrap a model; a user's class of such a name may do anything.
 _LIBRARIES = frozenset({"torch", "deepspeed", "apex", "fairscale", "gpusage"})
 AUTOCAST = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A tensor without values; pytree takes it for a leaf."""
+    """A tensor without values; a leaf of a pytree."""
 
     sizes: tuple[int, ...]
     dtype: torch.dtype
@@ -43,14 +43,14 @@ class Shape:
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """Calls of one module with inputs of the same shapes.
+    """Calls of a module with inputs of the same shapes.
 
     Attributes:
-        reference: Returns the module, ``None`` if the program has given it up.
-        leaves: Of its arguments, tensors as their shapes.
-        form: How the leaves make ``args`` and ``kwargs``.
-        generated: Tokens of the prompt and new ones, where a language model is called to generate.
-        count: How many such calls there were.
+        reference: Returns the module; ``None`` if the program has given it up.
+        leaves: Leaves of its arguments, with shapes for tensors.
+        form: Structure of ``args`` and ``kwargs`` over the leaves.
+        generated: Tokens of the prompt and new tokens, if a language model generates.
+        count: Number of such calls.
     """
 
     reference: Callable[[], nn.Module | None]
@@ -64,7 +64,11 @@ class Call:
 
     @property
     def module(self) -> nn.Module:
-        """Return the module, which must be there."""
+        """Return the module.
+
+        Raises:
+            ReferenceError: The program has given it up.
+        """
         module = self.reference()
         if module is None:
             message = "the program has given up this module"
@@ -72,16 +76,16 @@ class Call:
         return module
 
     def shapes(self) -> list[Shape]:
-        """Return the shapes of its tensors, scalars left out."""
+        """Return the shapes of its tensors, without scalars."""
         return [leaf for leaf in self.leaves if isinstance(leaf, Shape) and leaf.sizes]
 
     def arguments(self, value: Callable[[Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return ``args`` and ``kwargs`` made anew, with the *value* of each leaf."""
+        """Return new ``args`` and ``kwargs`` with the *value* of each leaf."""
         args, kwargs = tree_unflatten([value(leaf) for leaf in self.leaves], self.form)
         return args, kwargs
 
     def key(self) -> tuple[Any, ...]:
-        """Return what equal calls have in common."""
+        """Return a key that equal calls have in common."""
         return id(self.reference()), tuple(each.sizes for each in self.shapes()), self.is_training, self.has_gradient
 
 
@@ -90,12 +94,12 @@ class Observer:
     """Observes this process from `install` on.
 
     Attributes:
-        replace: Makes the result of an observed call, given the module that the program called, in its place.
-        calls: The calls so far, equal ones as one.
+        replace: Returns the result of an observed call in the place of the called module.
+        calls: The calls so far, with equal calls joined.
         is_compiled: Whether `torch.compile` wraps one of the modules.
-        strategy: How several GPUs divide the model, by what wraps it; ``None`` if nothing does.
-        precision: That of DeepSpeed, which casts the weights itself.
-        sharded: By id, what gives back each `FullyShardedDataParallel` that was called.
+        strategy: Division of the model among several GPUs, by its wrapper, or ``None``.
+        precision: DeepSpeed's precision, to which it casts the weights itself.
+        sharded: References to each called `FullyShardedDataParallel`, by id.
     """
 
     replace: Callable[[Call, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
@@ -126,7 +130,8 @@ class Observer:
         self._observed = None
 
     def note(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Note a call of *outer*; ``None`` if it is not one of a model, or draws its graph, as TensorBoard does."""
+        """Note a call of *outer*; ``None`` for a call of no model."""
+        # TensorBoard traces a model to draw its graph.
         jit: Any = torch.jit
         if jit.is_tracing():
             return None
@@ -149,6 +154,8 @@ class Observer:
         call = self.note(outer, args, kwargs)
         if call is None:
             return self.original(outer, *args, **kwargs)
+
+        # Calls within this one are not observed.
         module_class.__call__ = self.original
         try:
             return self.replace(call, outer, args, kwargs)
@@ -171,15 +178,15 @@ class Observer:
             module = inner
 
     def _leaf(self, leaf: Any) -> Any:
-        """Return what is kept of one leaf of the arguments."""
+        """Return a leaf of the arguments to keep; a tensor becomes its shape."""
         return Shape(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
 
     def _refer_to(self, module: nn.Module) -> Callable[[], nn.Module | None]:
-        """Return what gives *module* back later: here it stays alive until then."""
+        """Return a reference to *module*, which here stays alive."""
         return lambda: module
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        # DisableTorchFunction: a subclass of Tensor would run the program's code to give its shape.
+        # Subclasses of tensors run code of their own, also for a shape.
         leaves, form = tree_flatten((args, kwargs))
         with torch._C.DisableTorchFunction():
             leaves = [self._leaf(leaf) for leaf in leaves]
@@ -215,7 +222,7 @@ def unwrapped(module: Any) -> nn.Module:
 
 
 def _wrapped(module: Any) -> nn.Module | None:
-    """Return what *module* wraps; ``None`` for a module of the user's, which may have such a name and more inside."""
+    """Return the module in the wrapper *module*; ``None`` for a user's module, whatever its name."""
     if len(module._modules) != 1 or module._parameters:
         return None
     (inner,) = module._modules.values()
@@ -223,13 +230,13 @@ def _wrapped(module: Any) -> nn.Module | None:
 
 
 def _wrapper_name(module: Any) -> str:
-    """Return the name of the library's class by which *module* wraps a model, empty if it is none."""
+    """Return the name of the library's wrapper class of *module*; empty for other modules."""
     names = (each.__name__ for each in type(module).__mro__ if each.__module__.partition(".")[0] in _LIBRARIES)
     return next((name for name in names if name in _WRAPPERS), "")
 
 
 def parts_of(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield *module* and all modules within, each once, whatever its class has under the name ``modules``."""
+    """Yield *module* and all modules within, each once."""
     known: set[int] = set()
     # Not module.modules(): the class may have something else under that name.
     waiting: list[nn.Module | None] = [module]
@@ -242,7 +249,7 @@ def parts_of(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def weights_of(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the weights of *module*, each once, whatever its class has under the name ``parameters``."""
+    """Yield the weights of *module*, each once, without a call of its ``parameters()``."""
     known: set[int] = set()
     for weight in (weight for part in parts_of(module) for weight in part._parameters.values()):
         if weight is not None and id(weight) not in known:
@@ -251,7 +258,8 @@ def weights_of(module: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def with_gradient(optimizer: Any) -> list[torch.Tensor]:
-    """Return the weights that *optimizer* updates now: some programs switch ``requires_grad`` off in between."""
+    """Return the weights that *optimizer* updates now."""
+    # By their gradients, because some programs switch ``requires_grad`` off in between.
     with torch._C.DisableTorchFunction():
         return [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
 
@@ -262,12 +270,12 @@ def is_fsdp(module: nn.Module) -> bool:
 
 
 def is_of_keras(module: nn.Module) -> bool:
-    """Return whether *module* is one of Keras, whose optimizers and training loop are its own."""
+    """Return whether *module* is from Keras, which has its own optimizers and training loop."""
     return any(each.__module__.partition(".")[0] == "keras" for each in type(module).__mro__)
 
 
 def _has_other_forward(module: nn.Module) -> bool:
-    """Return whether *module* passes for another one for a while, as Lightning's does within DDP."""
+    """Return whether *module* runs another method as its forward for a while, as Lightning's does within DDP."""
     return "forward" in vars(module) and hasattr(module, "training_step")
 
 
@@ -276,8 +284,8 @@ def _autocast_precision() -> str | None:
 
 
 def _generated() -> tuple[int, int] | None:
-    """Return tokens of the prompt and new ones if transformers' ``generate`` is on the stack."""
-    # Past this function, _note and note; generate is somewhere above.
+    """Return tokens of the prompt and new tokens if transformers' ``generate`` is on the stack."""
+    # The model itself sees one step of decoding; only this frame knows the lengths. 20 is transformers' default.
     frame = sys._getframe(3)
     while frame is not None and not (frame.f_code.co_name == "generate" and "generation_config" in frame.f_locals):
         frame = frame.f_back  # type: ignore[assignment]  # the last one has none

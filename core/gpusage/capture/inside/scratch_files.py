@@ -1,4 +1,4 @@
-"""Keeps what a program writes apart: an overlay in memory over its folders, all else read-only, and no network.
+"""Keeps a program's files apart: an overlay in memory over its folders, all else read-only, and no network.
 
 Run as ``python -I scratch_files.py OPTIONS PROGRAM...``, without any other module of ours; it makes the namespaces and
 becomes the program. Only the system's own calls are used, no root and no helper with more rights.
@@ -26,10 +26,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 NO_SCRATCH_STATUS = 97
-"""Exit status where this kernel does not let its users have namespaces or overlays."""
+"""Exit status on a kernel that refuses namespaces or overlays to users."""
 SCRATCH_BYTES = 1 << 30
 FILE_BYTES = 1 << 30
-"""The largest file that the program may write."""
+"""Largest file of the program."""
 _NEW_USER, _NEW_MOUNTS, _NEW_PROCESSES, _NEW_NETWORK = 0x10000000, 0x00020000, 0x20000000, 0x40000000
 _PRIVATE, _RECURSIVE = 1 << 18, 1 << 14
 _MOUNT_SETATTR, _AT_RECURSIVE, _READ_ONLY = 442, 0x8000, 1
@@ -65,12 +65,13 @@ def main() -> None:
 
 
 def overlaid(folders: Iterable[Path], mounts: Sequence[Path]) -> list[Path]:
-    """Return those of *folders* to lay an overlay on: no other mount is in them, and none is in another of them.
+    """Return the *folders* for an overlay: none with a mount inside, and none inside another of them.
 
     Args:
-        folders: Where the program may write.
-        mounts: Where file systems are mounted.
+        folders: Folders in which the program may write.
+        mounts: Mount points of all file systems.
     """
+    # An overlay shows its lower file system alone, without the mounts inside.
     free = [each for each in folders if not any(each in mount.parents for mount in mounts)]
     return [each for each in dict.fromkeys(free) if not any(parent in free for parent in each.parents)]
 
@@ -78,6 +79,7 @@ def overlaid(folders: Iterable[Path], mounts: Sequence[Path]) -> list[Path]:
 def _enter_namespaces(*, has_network: bool) -> None:
     user, group = os.getuid(), os.getgid()
     _check(_libc.unshare(_NEW_USER | _NEW_MOUNTS | _NEW_PROCESSES | (0 if has_network else _NEW_NETWORK)))
+    # Without root, a group can be mapped only after setgroups is given up (user_namespaces(7)).
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
@@ -88,9 +90,10 @@ def _enter_namespaces(*, has_network: bool) -> None:
 
 
 def _overlay(folders: Iterable[Path]) -> None:
-    """Make all that is mounted read-only, and lay an overlay in memory on each of *folders*."""
+    """Make all mounts read-only, and lay an overlay in memory on each of *folders*."""
     targets = overlaid([each.resolve() for each in folders if each.is_dir()], _mounts())
     scratch = tempfile.mkdtemp(prefix="gpusage-capture-")
+    # Private first, so that no mount here reaches the host's own namespace.
     _mount("none", "/", "", _PRIVATE | _RECURSIVE, "")
     attributes = struct.pack("4Q", _READ_ONLY, 0, 0, 0)
     _check(_libc.syscall(_MOUNT_SETATTR, -1, b"/", _AT_RECURSIVE, attributes, len(attributes)))
@@ -116,14 +119,15 @@ def _mounts() -> list[Path]:
 
 
 def _drop_capabilities() -> None:
-    """Let the program have no capability in the namespace, even if root runs it: it could take the overlays away."""
+    """Drop all capabilities in the namespace, also for root, who could otherwise remove the overlays."""
     for capability in range(_LAST_CAPABILITY + 1):
         _libc.prctl(_DROP_FROM_BOUNDING_SET, capability, 0, 0, 0)
     _check(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
 
 
 def _become_first_process() -> None:
-    """Return in the first process of the new namespace; this one waits for it, and ends as it ends."""
+    """Return in the first process of the new namespace; the outer process waits for it, and ends with its status."""
+    # A process namespace begins with the next child. The caller knows only this process, so it passes SIGTERM on.
     first = os.fork()
     if not first:
         return

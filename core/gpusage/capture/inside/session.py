@@ -1,7 +1,7 @@
-"""Runs the user's program up to its first full cycle of steps, and sends what was observed: the child's main program.
+"""Runs the user's program up to its first full cycle of steps, and sends a record: the child's main program.
 
-What is sent are lines of JSON: stages first, the record last. The program could write there too, so that whoever reads
-them trusts them no more than a comment.
+The messages are lines of JSON: stages first, the record last. The program could write there, too, so that the reader
+trusts them no more than a comment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BACKWARD_CALLS = 3
 
 
 class Session:
-    """The run of one program."""
+    """The run of a program."""
 
     def __init__(self, pipe: int, gpu_count: int) -> None:
         self.observer = Observer(replace=self._replace)
@@ -57,6 +57,7 @@ class Session:
 
     def run(self, program: Sequence[str]) -> NoReturn:
         """Run *program*, a script or ``-m`` and a module with its arguments, and send the record."""
+        # At its time limit the parent sends SIGTERM, and waits a little for the record.
         signal.signal(signal.SIGTERM, lambda *_: self.finish("time"))
         # The program shares a login node with others.
         torch.set_num_threads(1)
@@ -85,7 +86,7 @@ class Session:
         self.finish("end")
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send one line."""
+        """Send a line."""
         line = memoryview(json.dumps(message).encode() + b"\n")
         with suppress(OSError):  # nobody reads any more
             while line:
@@ -96,7 +97,7 @@ class Session:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         module_class: Any = nn.Module
         module_class.__call__ = self.observer.original
-        # A mode that the program left on would change the run on shapes.
+        # The program may have stopped inside any mode; the card needs none of them.
         while torch._C._len_torch_function_stack():
             torch._C._pop_torch_function_stack()
         frameworks = [name for name in ("tensorflow", "jax", "keras") if name in sys.modules]
@@ -111,7 +112,7 @@ class Session:
                 self.send({"stage": "the card"})
                 with torch.enable_grad(), CudaOnCpu():
                     record |= self._observed()
-        except BaseException as error:  # what a module raises on shapes is said, not raised
+        except BaseException as error:  # the record has the reason; the keys count without a graph
             traceback.print_exc()
             record["graph_failure"] = str(error)[:MAXIMUM_FAILURE_CHARACTERS] or type(error).__name__
 
@@ -120,6 +121,7 @@ class Session:
         self.send({"record": record})
         sys.stdout.flush()
         sys.stderr.flush()
+        # No handler of the program's, and no wait for its threads.
         os._exit(0)
 
     def _observed(self) -> dict[str, Any]:
@@ -145,6 +147,7 @@ class Session:
 
     def _replace(self, call: Call, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._called_at_s = self._called_at_s or time.process_time()
+        # Called inside a compiled function, a model is compiled itself.
         if self.left_out.compiled_depth:
             self.left_out.is_compiled = True
         is_inference = not call.has_gradient and not self._live
@@ -152,13 +155,13 @@ class Session:
             self.finish("inference")
         try:
             return self._hollow.call(call.module, args, kwargs)
-        except Exception as error:  # whatever a module asks that shapes do not show
+        except Exception as error:  # some modules need values, as in a condition on a tensor
             name = type(call.module).__name__
             self.real_calls.setdefault(name, f"{type(error).__name__}: {error}"[:MAXIMUM_FAILURE_CHARACTERS])
             return self.observer.original(call.module, *args, **kwargs)
 
     def _hook(self) -> None:
-        """Observe modules, optimizers and backward passes; an update of hollow gradients is left out."""
+        """Observe modules, optimizers and backward passes; updates with hollow gradients do nothing."""
         self.observer.install()
         session, optimizer_class, scaler = self, _as_any(torch.optim.Optimizer), _as_any(torch.amp.GradScaler)
         begin, backward = optimizer_class.__init__, torch.autograd.backward
@@ -169,7 +172,7 @@ class Session:
 
         def step(optimizer: Any, closure: Callable[[], Any] | None = None, *_: Any, **__: Any) -> Any:
             with torch.enable_grad():
-                loss = closure() if callable(closure) else None  # Lightning's whole step is one
+                loss = closure() if callable(closure) else None  # Lightning puts its whole step into one
             session._after_step(optimizer)
             return loss
 
@@ -181,18 +184,19 @@ class Session:
 
         optimizer_class.__init__ = begin_observed
         optimizer_class.profile_hook_step = staticmethod(lambda _: _hooked(step))
+        # Hollow gradients are zeros: a scaler has nothing to scale or to check.
         scaler.step = lambda _, optimizer, *args, **kwargs: optimizer.step(*args, **kwargs)
         scaler.unscale_ = scaler.update = lambda *_, **__: None
         _as_any(torch.autograd).backward = count_backward
 
     def _after_other_step(self, optimizer: Any) -> None:
-        """Note an update by an optimizer of a library's own."""
+        """Note an update by a library's own optimizer."""
         if not any(each is optimizer for each in self._live):
             self._live.append(optimizer)
         self._after_step(optimizer)
 
     def _after_step(self, optimizer: Any) -> None:
-        """Finish where the first optimizer has made a full cycle: what lies between two of its steps."""
+        """Finish after a full cycle, from one step of the first optimizer to its next."""
         if not any(each is optimizer for each in self._optimizers):
             self._optimizers.append(optimizer)
         self._trained |= {id(weight): weight for weight in with_gradient(optimizer)}
@@ -200,6 +204,7 @@ class Session:
         if optimizer is not self._optimizers[0]:
             return
 
+        # The first cycle has no beginning, so only the second one is full.
         if self._accumulate is not None:
             self._accumulate, self._is_full = self._passes(), True
             self.finish("cycle")
@@ -209,11 +214,8 @@ class Session:
         self._backward_counts.clear()
 
     def _passes(self) -> int:
-        """Return how many passes there were since the last update: at most one for each backward pass.
-
-        Of several optimizers the one with the fewest counts, and of several modules: a GAN's discriminator has more
-        than one in a pass.
-        """
+        """Return the number of passes since the last update, at most one for each backward pass."""
+        # The fewest of several optimizers and modules: a GAN's discriminator has several calls in a pass.
         counts = self._hollow.backward_counts - self._before
         passes = [each for each in self._backward_counts if each]  # a second optimizer may step after the same pass
         return min([*passes, *counts.values()], default=1)
@@ -228,7 +230,7 @@ def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_any(value: Any) -> Any:
-    """Return *value* as one whose attributes may be replaced."""
+    """Return *value* as an object with replaceable attributes."""
     return value
 
 

@@ -1,4 +1,4 @@
-"""From what was observed to a job's keys, each with how it is known, and to the graph of one step."""
+"""An observation -> a job's keys, each with its mark, and the graph of a step."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE
 from gpusage_hooks.types import ModelGraph
 
 SEEN, MAPPED, GUESSED = "seen", "mapped", "guessed"
-"""How a key is known: as the program has it; as the nearest word that gpusage knows; or by what is usual."""
-# By class: the word for an optimizer that keeps as many numbers for each weight.
+"""Marks of a key: the program's own value; the nearest word that gpusage knows; or the usual value."""
+# The word for each class of optimizers, by its count of numbers for each weight.
 _OPTIMIZERS: Mapping[str, str] = {
     **{name: name.lower() for name in ("SGD", "Adam", "AdamW", "Adafactor", "Adam8bit", "AdamW8bit")},
     **dict.fromkeys(("NAdam", "Nadam", "RAdam", "Adadelta", "Adamax", "Lamb"), "adam"),
     **dict.fromkeys(("RMSprop", "Adagrad", "Lion"), "momentum"),
     **dict.fromkeys(("FusedAdam", "DeepSpeedCPUAdam"), "adamw"),
 }
-# What a generating model hands itself from call to call: played anew, it would be filled twice.
+# A generating model's cache from call to call: a second run of the call would fill it twice.
 _CACHES = frozenset({"past_key_values", "cache_position", "use_cache"})
 _CHECKPOINTS = ("gradient_checkpointing", "grad_checkpointing")
-# Of the weights: Keras counts moving averages as weights that are not trained.
+# Part of the weights: Keras counts moving averages as untrained weights.
 _ALMOST_ALL = 0.995
 _MOST_INFERENCE_CALLS = 8
 MAXIMUM_FAILURE_CHARACTERS = 300
@@ -39,7 +39,7 @@ MAXIMUM_FAILURE_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The value of one key of a job, and how it is known."""
+    """The value of a job's key, and its mark."""
 
     value: str
     mark: str = SEEN
@@ -47,12 +47,12 @@ class Key:
 
 @dataclass(slots=True, kw_only=True)
 class Observation:
-    """What one run of a program showed.
+    """Observations of a run of a program.
 
     Attributes:
         calls: Outermost calls.
-        optimizers: Those that updated weights; if none did, those that there are.
-        accumulate: Passes for one update, ``None`` if there was none.
+        optimizers: Optimizers that updated weights; without any, all optimizers.
+        accumulate: Passes for one update; ``None`` without an update.
         is_full: Whether the program made a full cycle, from one update to the next.
     """
 
@@ -64,7 +64,7 @@ class Observation:
 
 
 class _Step(nn.Module):
-    """All modules that one step calls, in turn, as one."""
+    """All modules of a step, called in turn, as a single module."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         super().__init__()
@@ -77,11 +77,12 @@ class _Step(nn.Module):
 
 
 def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
-    """Return whether the program trains, and the calls that make one step, the main one first.
+    """Return whether the program trains, and the calls of a step, the main call first.
 
     In training these are the calls with a gradient of modules that an optimizer updates, in training mode if some are,
     and the calls of other modules that go along with them, as a teacher's; in inference the most frequent calls.
     """
+    # Without an optimizer a call with gradients is training by hand.
     calls = list(observation.calls)
     by_hand = [call for call in calls if call.has_gradient and call.is_training]
     if not observation.optimizers:
@@ -94,7 +95,8 @@ def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
     # Weights that no optimizer updates are a teacher's, or frozen.
     trained = {id(p) for each in observation.optimizers for group in each.param_groups for p in group["params"]}
     main = [c for c in calls if c.has_gradient and any(id(p) in trained for p in weights_of(c.module))]
-    main = [call for call in main if call.is_training] or main  # an evaluation may forget to switch gradients off
+    # An evaluation may forget to switch gradients off.
+    main = [call for call in main if call.is_training] or main
     parts = {id(part) for call in main for part in parts_of(call.module)}
     others = [c for c in calls if id(c.module) not in parts and (c.has_gradient or not c.is_training)]
     return True, [*main, *others] if main else calls
@@ -102,7 +104,7 @@ def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
 
 @contextmanager
 def _autocast_inside() -> Iterator[list[str]]:
-    """Collect the precisions of autocast that models turn on inside their forward pass, as accelerate lets them."""
+    """Collect the precisions of autocast inside forward passes, as accelerate's models have it."""
     precisions: list[str] = []
     autocast: Any = torch.autocast
     enter = autocast.__enter__
@@ -120,7 +122,7 @@ def _autocast_inside() -> Iterator[list[str]]:
 
 
 def modules_of(calls: Sequence[Call]) -> list[nn.Module]:
-    """Return the modules that *calls* call, each once."""
+    """Return the modules of *calls*, each once."""
     return list({id(call.module): call.module for call in calls}.values())
 
 
@@ -131,7 +133,7 @@ def weight_count(modules: Sequence[nn.Module], *, only_trained: bool = False) ->
 
 
 def record_of_step(observation: Observation) -> tuple[dict[str, Any], ModelGraph | None]:
-    """Return what a record has of the step that *observation* shows, and its graph, ``None`` if it cannot be read."""
+    """Return the record of the observed step, and its graph; ``None`` if the graph cannot be read."""
     _, calls = step_calls(observation)
     graph, failure = None, ""
     with _autocast_inside() as inside:
@@ -150,7 +152,7 @@ def record_of_step(observation: Observation) -> tuple[dict[str, Any], ModelGraph
 
 
 def job_keys(observation: Observation, graph: ModelGraph | None, autocast: str | None) -> dict[str, Key]:
-    """Return the keys of a job that runs as *observation* shows; *autocast* is what a model itself turns on."""
+    """Return the keys of the observed job; *autocast* is the precision that the model itself turns on."""
     trains, calls = step_calls(observation)
     keys = {"batch": _batch(calls[0], graph), "mode": Key(value="train" if trains else "infer")}
     if observation.accumulate is None:
@@ -170,7 +172,7 @@ def job_keys(observation: Observation, graph: ModelGraph | None, autocast: str |
 
 
 def step_graph(observation: Observation) -> ModelGraph:
-    """Return the graph of one step, by the reader of modules.
+    """Return the graph of a step, by the reader of modules.
 
     Raises:
         GraphError: A module cannot run on shapes.
@@ -193,7 +195,7 @@ def _is_cache(name: str, value: Any) -> bool:
 
 
 def _on_meta(leaf: Any) -> Any:
-    """Return a tensor of that shape; a single number is 1, because programs read it."""
+    """Return a tensor of this shape; a single number is 1, because programs read its value."""
     if not isinstance(leaf, Shape):
         return leaf
     if not leaf.sizes:
@@ -206,6 +208,7 @@ def _batch(call: Call, graph: ModelGraph | None) -> Key:
     leads = [each.sizes for each in shapes if len(each.sizes) > 1] or [each.sizes for each in shapes]
     if not leads:
         return Key(value="1", mark=GUESSED)
+    # Without a graph nothing shows which size follows the batch.
     if graph is None:
         lead = Batch(size=leads[0][0])
         args, kwargs = call.arguments(_on_meta)
@@ -259,19 +262,21 @@ def _training(observation: Observation, calls: Sequence[Call]) -> dict[str, Key]
 
 
 def _optimizer(optimizers: Sequence[Any]) -> Key:
-    """Return the word for the optimizer with the most weights; without one, weights are changed by hand."""
+    """Return the word for the optimizer with the most weights; without an optimizer, SGD by hand."""
     if not optimizers:
         return Key(value="sgd", mark=GUESSED)
 
     def count(optimizer: Any) -> int:
         return sum(weight.numel() for group in optimizer.param_groups for weight in group["params"])
 
+    # accelerate and DeepSpeed wrap the program's optimizer.
     largest = max(optimizers, key=count)
     inner = getattr(largest, "optimizer", largest)
     name = type(inner).__name__
     word = _OPTIMIZERS.get(name)
     if word == "sgd" and inner.param_groups[0].get("momentum"):
         return Key(value="momentum")
+    # Two numbers for each weight, the most of the usual optimizers: a share then has room.
     if word is None:
         return Key(value="adam", mark=GUESSED)
     return Key(value=word, mark=SEEN if word == name.lower() else MAPPED)

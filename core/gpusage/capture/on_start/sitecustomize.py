@@ -26,6 +26,7 @@ class _Loader(object):
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
+        # Nothing of ours stays, so that the program finds Python as it expects it.
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
         module.__loader__ = module.__spec__.loader = self._loader
@@ -78,6 +79,7 @@ def _observe():
 
 def _run_next():
     """Run the `sitecustomize` that would have run without this folder."""
+    # Our folder is off the path now, so the same name finds the next one.
     ours = sys.modules.pop(__name__)
     try:
         __import__(__name__)
@@ -89,9 +91,8 @@ def _run_next():
 
 
 sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _FOLDER]
-_IS_FIRST = (
-    os.environ.get("RANK", "0") == "0" and os.getpid() != 1
-)  # to the first of a container, all forks are children
+# The first process of a container becomes the parent of every orphan, and would find our fork as a child.
+_IS_FIRST = os.environ.get("RANK", "0") == "0" and os.getpid() != 1
 if sys.version_info >= (3, 8) and os.environ.get("GPUSAGE_LEARN") and _IS_FIRST:
     sys.meta_path.insert(0, _TorchFinder())
 _run_next()

@@ -21,7 +21,7 @@ from gpusage.cli.predicting.need_table import LEGEND, Prediction
 from gpusage.decisions.advisor import advisor
 from gpusage.decisions.prediction import largest_batches, settled_request
 from gpusage.devices.shares import share_of
-from gpusage.policies.candidates import limits_threads, why_unlimited
+from gpusage.policies.candidates import why_unlimited
 from gpusage.predictors.intervals import scaled
 from gpusage.predictors.parallel.links import GPUS_PER_HOST
 from gpusage_hooks.errors import RequestError
@@ -123,7 +123,7 @@ def _predictions(models: Sequence[str], names: Sequence[str], run: Mapping[str, 
                     f"{gpu.name}, which is {why}. Leave out that GPU, or --share."
                 )
                 raise RequestError(message)
-        gpus = [gpu for gpu in gpus if limits_threads(gpu)]
+        gpus = [gpu for gpu in gpus if not why_unlimited(gpu)]
     if any(request.workload.gpus > GPUS_PER_HOST for group in groups for request in group):
         from gpusage.cli.predicting.money import in_site_network
 
@@ -230,7 +230,7 @@ def _page(answers: Sequence[Response]) -> str:
         graph, run, needs, _ = prediction
         columns, rows, notes = need_table.table([prediction])
         gpus = [advisor().catalogue.find(name) for name in dict.fromkeys(need.gpu for need in needs)]
-        shared = [gpu for gpu in gpus if limits_threads(gpu) and not gpu.parent_gpu]
+        shared = [gpu for gpu in gpus if not why_unlimited(gpu) and not gpu.parent_gpu]
         models.append(
             explain_page.Model(
                 title=f"{graph.name}, batch {run.batch_size}" if names.count(graph.name) > 1 else graph.name,

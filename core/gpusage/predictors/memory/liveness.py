@@ -16,7 +16,7 @@ import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES, parameter_share
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
-from gpusage.predictors.parallel.data_parallel import keeps_gradients, sharding_of
+from gpusage.predictors.parallel.data_parallel import is_megatron, sharding_of
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass, element_count, operator_number
@@ -101,8 +101,12 @@ class Walk:
         return self if share == 1 else replace(self, gradients=self.gradients * share)
 
     def with_stored_gradients(self, workload: Workload) -> Walk:
-        """Return the walk of a step of *workload*, which may find room taken for the gradients of all weights."""
-        if not keeps_gradients(workload):
+        """Return the walk of a step of *workload*, which may find room taken for the gradients of all weights.
+
+        They take it all the time: those of earlier steps, or in Megatron.
+        """
+        is_alone = workload.gpus == 1 or not is_megatron(workload)
+        if workload.accumulate == 1 and is_alone:
             return self
         return replace(self, gradients=np.full_like(self.gradients, self.gradients.max(initial=0.0)))
 

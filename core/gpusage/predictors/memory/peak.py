@@ -33,7 +33,8 @@ from gpusage.predictors.memory.liveness import (
     trained_share,
     walk,
 )
-from gpusage.predictors.parallel.data_parallel import Sharding, sharding_of
+from gpusage.predictors.parallel.data_parallel import Sharding
+from gpusage.predictors.parallel.division import Division
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.decoding import DecodingWork, Pass
 from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
@@ -128,8 +129,7 @@ def with_context(tensors: Peak, gpu: Gpu) -> Peak:
 def tensor_peak(
     parameters: MemoryParameters,
     graph: ModelGraph,
-    lowering: Lowering,
-    workload: Workload,
+    division: Division,
     checkpoints: Checkpoints | None = None,
     in_flight: FloatArray | float = 1.0,
 ) -> Peak:
@@ -138,20 +138,19 @@ def tensor_peak(
     Args:
         parameters: What was learned.
         graph: The model.
-        lowering: Of *graph* under *workload*.
-        workload: How it is run.
+        division: The work of *graph* on the one GPU, or what one of several has of it.
         checkpoints: From which blocks are computed once more.
         in_flight: Batches whose activations wait for the backward pass, of all nodes or of each.
     """
-    division = sharding_of(lowering, workload)
+    lowering, workload, sharding = division.lowering, division.workload, division.sharding
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
-    tensors = tensors.with_trainable(trained_share(workload) * division.gradients)
+    tensors = tensors.with_trainable(trained_share(workload) * sharding.gradients)
     convolves = bool((lowering.operator_class <= _LAST_CONVOLUTION).any())
     _, constants = _learned(parameters)
     library_bytes = float(constants[_POINT]) if convolves else 0.0
 
     # A pass without gradients. cuDNN's scratch memory is part of what it takes, not of what it needs.
-    weights = weight_memory_bytes(lowering, workload.precision) * division.weights
+    weights = weight_memory_bytes(lowering, workload.precision) * sharding.weights
     passing = weights + _passing_bytes(tensors, tensors.live)
     at_once = tensors.live + _workspace(lowering) if convolves else tensors.live
     inference = weights + _passing_bytes(tensors, at_once) + library_bytes
@@ -161,15 +160,20 @@ def tensor_peak(
     # A training step: the learned sum of the walk's terms, changed by what the measured runs did not have.
     walked = terms(lowering, tensors)
     peak = tensors.with_stored_gradients(workload).training_peak() + tensors.other_batches_bytes(in_flight)
-    held = _held_bytes(lowering, tensors, peak, workload, division)
-    changed = peak - walked.peak - narrower_bytes(lowering, workload) * division.weights
-    sums = _weighted_sums(parameters, lowering, walked, workload, division, convolves=convolves)
-    low, value, high = (end + changed + more for end, more in zip(sums, division.buffer_bytes, strict=True))
+    held = _held_bytes(lowering, tensors, peak, workload, sharding)
+    changed = peak - walked.peak - narrower_bytes(lowering, workload) * sharding.weights
+    sums = _weighted_sums(parameters, lowering, walked, workload, sharding, convolves=convolves)
+    low, value, high = (end + changed for end in sums)
+
+    # Buffers: the least, what is usual, and the most.
+    low += sharding.gathered_bytes
+    value += sharding.bucket_bytes + sharding.gathered_bytes
+    high += sharding.bucket_bytes + sharding.max_gathered_bytes
 
     if workload.lora:
-        low -= _narrow_adapters_bytes(lowering, workload, division)
+        low -= _narrow_adapters_bytes(lowering, workload, sharding)
     elif workload.trainable < 1:  # gradients of activations may stop before all but the last layers
-        low = min(low, inference - weights + _resident_bytes(lowering, workload, division))
+        low = min(low, inference - weights + _resident_bytes(lowering, workload, sharding))
     least = max(inference, library_bytes + held)
     value_or_least = max(value, least)
     low = min(low, value_or_least / (1.0 if convolves else LOWER_WITHOUT_CONVOLUTIONS))
@@ -241,11 +245,11 @@ def _copy_bytes(workload: Workload) -> float:
     return float(FLOAT_BYTES[workload.precision]) if workload.precision in AUTOCAST else 0.0
 
 
-def _narrow_adapters_bytes(lowering: Lowering, workload: Workload, division: Sharding) -> float:
+def _narrow_adapters_bytes(lowering: Lowering, workload: Workload, sharding: Sharding) -> float:
     """Return what adapters and loss take less where a library has both in 2 bytes, as litgpt and Qwen's scripts."""
     if parameter_share(workload.precision) == 1:
         return 0.0
-    a_weight = WEIGHT_BYTES * (division.weights + division.gradients) + state_bytes(workload) * division.state
+    a_weight = WEIGHT_BYTES * (sharding.weights + sharding.gradients) + state_bytes(workload) * sharding.state
     adapters = lowering.parameter_count * trained_share(workload) * a_weight
     return 0.5 * (adapters + LOSS_BYTES * lowering.output_elements_of_model)
 
@@ -275,46 +279,46 @@ def _weighted_sums(
     lowering: Lowering,
     walked: TrainingTerms,
     workload: Workload,
-    division: Sharding,
+    sharding: Sharding,
     *,
     convolves: bool,
 ) -> list[float]:
     """Return low end, point and high end of a training step in bytes, context left out."""
     weights, constants = _learned(parameters)
     share = trained_share(workload)
-    sums = weights @ np.array(walked._replace(weights=walked.weights * share * division.state))
+    sums = weights @ np.array(walked._replace(weights=walked.weights * share * sharding.state))
 
     # The measured runs trained in fp32 with momentum: no copies of autocast, another state. They count weights as
     # divided like the state, so what is not divided is added.
-    state = (state_bytes(workload) - FITTED_STATE_BYTES) * share * division.state
-    frozen = (weight_share(workload) - share) * division.weights + share * (division.weights - division.state)
-    unmeasured = _copy_bytes(workload) * division.copies + state + WEIGHT_BYTES * frozen
+    state = (state_bytes(workload) - FITTED_STATE_BYTES) * share * sharding.state
+    frozen = (weight_share(workload) - share) * sharding.weights + share * (sharding.weights - sharding.state)
+    unmeasured = _copy_bytes(workload) * sharding.copies + state + WEIGHT_BYTES * frozen
 
     extra = lowering.parameter_count * unmeasured + LOSS_BYTES * lowering.output_elements_of_model
     ends: list[float] = ((sums + constants if convolves else sums) + extra).tolist()
     return ends
 
 
-def _resident_bytes(lowering: Lowering, workload: Workload, division: Sharding) -> float:
+def _resident_bytes(lowering: Lowering, workload: Workload, sharding: Sharding) -> float:
     """Return what stays from step to step: weights and state."""
-    state = state_bytes(workload) * trained_share(workload) * division.state
-    a_weight = WEIGHT_BYTES * weight_share(workload) * division.weights + state
-    whole = lowering.parameter_count * (a_weight + _copy_bytes(workload) * division.persistent_copies)
-    return whole - narrower_bytes(lowering, workload) * division.weights
+    state = state_bytes(workload) * trained_share(workload) * sharding.state
+    a_weight = WEIGHT_BYTES * weight_share(workload) * sharding.weights + state
+    whole = lowering.parameter_count * (a_weight + _copy_bytes(workload) * sharding.persistent_copies)
+    return whole - narrower_bytes(lowering, workload) * sharding.weights
 
 
-def _held_bytes(lowering: Lowering, tensors: Walk, peak_bytes: float, workload: Workload, division: Sharding) -> float:
+def _held_bytes(lowering: Lowering, tensors: Walk, peak_bytes: float, workload: Workload, sharding: Sharding) -> float:
     """Return what must be there at once: in the passes, where tensors take *peak_bytes*, or in the update."""
-    resident = _resident_bytes(lowering, workload, division)
-    in_passes = resident + division.bucket_bytes + division.gathered_bytes
+    resident = _resident_bytes(lowering, workload, sharding)
+    in_passes = resident + sharding.bucket_bytes + sharding.gathered_bytes
     in_passes = in_passes + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model
     if workload.optimizer == "none":
         return max(in_passes, tensors.input_bytes)
 
     # The update has gradients, and what it computes of them for all weights at once.
-    a_weight = GRADIENT_BYTES * division.gradients + UPDATE_COPY_BYTES[workload.optimizer] * division.state
+    a_weight = GRADIENT_BYTES * sharding.gradients + UPDATE_COPY_BYTES[workload.optimizer] * sharding.state
     more = lowering.parameter_count * trained_share(workload) * a_weight
-    return max(in_passes, tensors.input_bytes + resident + more + division.bucket_bytes)
+    return max(in_passes, tensors.input_bytes + resident + more + sharding.bucket_bytes)
 
 
 def training_need(

@@ -59,12 +59,6 @@ class Sharding:
     gathered_bytes: float = 0.0
     max_gathered_bytes: float = 0.0
 
-    @property
-    def buffer_bytes(self) -> tuple[float, float, float]:
-        """Return all buffers: the least, what is usual, and the most."""
-        most = self.bucket_bytes + self.max_gathered_bytes
-        return self.gathered_bytes, self.bucket_bytes + self.gathered_bytes, most
-
 
 UNSHARDED = Sharding()
 """One GPU."""
@@ -216,11 +210,6 @@ def is_megatron(workload: Workload) -> bool:
     """Return whether GPUs divide more than samples and state, so that ZeRO is Megatron's distributed optimizer."""
     is_divided = max(workload.gpus_per_replica, workload.expert) > 1
     return is_divided and workload.strategy not in FULLY_SHARDED
-
-
-def keeps_gradients(workload: Workload) -> bool:
-    """Return whether the gradients of all weights take room all the time: those of earlier steps, or in Megatron."""
-    return workload.accumulate > 1 or is_megatron(workload)
 
 
 def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu: Gpu) -> float:

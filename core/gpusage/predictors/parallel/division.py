@@ -12,9 +12,12 @@ from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.parallel.context_parallel import RingTraffic, part_of_tokens, ring_traffic
 from gpusage.predictors.parallel.data_parallel import (
     NO_GRADIENT_TRAFFIC,
+    UNSHARDED,
     GradientTraffic,
+    Sharding,
     gradient_traffic,
     is_replicated,
+    sharding_of,
     step_time_of_replicas,
     waiting_s,
 )
@@ -134,12 +137,14 @@ class Division:
         lowering: The work of this GPU; where a language model generates, still that of all of them.
         copy_traffic: What GPUs that hold one copy of the model send each other in a step.
         gradients: What GPUs that train the same weights sum for one update.
+        sharding: What each of these holds.
     """
 
     workload: Workload
     lowering: Lowering
     copy_traffic: CopyTraffic = NOTHING_SENT
     gradients: GradientTraffic = NO_GRADIENT_TRAFFIC
+    sharding: Sharding = UNSHARDED
 
     @property
     def divides_copy(self) -> bool:
@@ -165,7 +170,7 @@ def divide(graph: ModelGraph, lowering: Lowering, workload: Workload) -> Divisio
     Raises:
         GraphError: The model has no such parts, or they cannot be divided evenly.
     """
-    if not is_replicated(workload):
+    if workload.gpus == 1 or not is_replicated(workload):
         return Division(workload=workload, lowering=lowering)
 
     lowering = part_of_tokens(lowering, graph, workload)
@@ -176,6 +181,7 @@ def divide(graph: ModelGraph, lowering: Lowering, workload: Workload) -> Divisio
         lowering=layers.lowering,
         copy_traffic=copy_traffic(layers, graph, workload),
         gradients=gradient_traffic(layers.lowering, workload),
+        sharding=sharding_of(layers.lowering, workload),
     )
 
 

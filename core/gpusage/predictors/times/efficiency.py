@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, IntArray, shaped
-from gpusage.predictors.artifacts import ResidualParameters, StepTimeDeviations, StepTimeParameters
+from gpusage.predictors.artifacts import StepTimeDeviations, StepTimeParameters
 from gpusage.predictors.times.kernels import Kernels
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Engine
@@ -196,18 +196,6 @@ def features_of(kernels: Kernels, seconds: KernelSeconds, *, is_half: bool) -> F
     return rows
 
 
-def residual_of(parameters: ResidualParameters) -> Residual:
-    """Return the arrays of an artifact's *parameters*."""
-    anchors = shaped("anchors", parameters.anchors, None, len(STEP_FEATURES))
-    return Residual(
-        means=shaped("means", parameters.means, len(STEP_FEATURES)),
-        scales=shaped("scales", parameters.scales, len(STEP_FEATURES)),
-        anchors=anchors,
-        by_gpu={name: shaped(name, coefficients, len(anchors) + 1) for name, coefficients in parameters.by_gpu.items()},
-        least_count=float(parameters.least_count),
-    )
-
-
 class KernelFeatures(NamedTuple):
     """What a network reads, shape (kernels, GPUs) each; lengths and ratios as logarithms.
 
@@ -317,6 +305,17 @@ _SATURATED = 50.0
 def efficiency_of(parameters: StepTimeParameters) -> Efficiency:
     """Return the arrays of the artifact ``step_time``, made once for each."""
     classes, features, hidden = len(OperatorClass), len(FEATURES), len(parameters.first_bias[0])
+
+    learned, columns = parameters.residual, len(STEP_FEATURES)
+    anchors = shaped("anchors", learned.anchors, None, columns)
+    residual = Residual(
+        means=shaped("means", learned.means, columns),
+        scales=shaped("scales", learned.scales, columns),
+        anchors=anchors,
+        by_gpu={name: shaped(name, coefficients, len(anchors) + 1) for name, coefficients in learned.by_gpu.items()},
+        least_count=float(learned.least_count),
+    )
+
     return Efficiency(
         first=shaped("first", parameters.first, classes, features, hidden),
         first_bias=shaped("first_bias", parameters.first_bias, classes, hidden),
@@ -326,7 +325,7 @@ def efficiency_of(parameters: StepTimeParameters) -> Efficiency:
         host_s=shaped("host_s", parameters.host_s, HOST_TERMS),
         gpu_log_factors=parameters.gpu_log_factors,
         deviations=parameters.deviations,
-        residual=residual_of(parameters.residual),
+        residual=residual,
     )
 
 

@@ -237,7 +237,7 @@ def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints 
     if lowering.train:
         trained = _trained_tensors(lowering, workload)
         returned = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
-        returned += trained * _added_share(workload)
+        returned += trained * (1.0 - 1.0 / workload.accumulate)  # sums with the gradients of steps before
         host_counts[2:] = returned + _LOSS_KERNELS, trained / workload.accumulate
     if is_autocast(workload):
         weights = float(lowering.cast_tensor_count)
@@ -340,7 +340,7 @@ def _training_kernels(lowering: Lowering, workload: Workload) -> list[_Single]:
     if workload.accumulate > 1:
         # Sums of the weights' gradients over steps, and the casts that the update then does not do.
         traffic = _SUM_TRAFFIC * parameter_share(workload.precision) + (_CAST_TRAFFIC if is_half else 0.0)
-        share = _added_share(workload)
+        share = 1.0 - 1.0 / workload.accumulate  # the first of these steps writes, the others add
         if is_half and is_megatron(workload):
             traffic, share = _FUSED_SUM_TRAFFIC, 1.0
         launches = max(tensors, 1.0)
@@ -353,11 +353,6 @@ def _trained_tensors(lowering: Lowering, workload: Workload) -> float:
     """Return how many weights the optimizer visits."""
     of_adapters = float(is_adapter(lowering.structure) @ lowering.structure.counts)
     return of_adapters or float(lowering.parameter_tensor_count) * workload.trainable
-
-
-def _added_share(workload: Workload) -> float:
-    """Return the share of the steps whose gradients are added to those of steps before."""
-    return 1.0 - 1.0 / workload.accumulate
 
 
 def _cast_kernels(lowering: Lowering, casts_per_kind: IntArray) -> list[_Single]:

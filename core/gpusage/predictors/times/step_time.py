@@ -205,7 +205,7 @@ class Timing:
 def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> Timing:
     """Return the times of *kernels* on *gpus* as *efficiency* has it."""
     ideal, times = times_on(efficiency, kernels, gpus, precision)
-    names = tuple([gpu.calibration for gpu in gpus])
+    names = [gpu.calibration for gpu in gpus]
     factors = efficiency.gpu_factors(names)
 
     # The host launches ahead of the GPU, so that the longer of the two decides.

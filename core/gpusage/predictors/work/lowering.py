@@ -133,8 +133,11 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     read = kinds.inputs * float_bytes + wide * (WIDE_BYTES - float_bytes)
 
     # The loss reads the last output of floats.
-    last = (graph.nodes[index] for index in structure.output_nodes[::-1].tolist())
-    shapes = (node.outputs[0] for node in last if node.element_type == "float" and node.outputs)
+    read_by_loss = 0.0
+    for index in structure.output_nodes.tolist():
+        node = graph.nodes[index]
+        if node.element_type == "float" and node.outputs:
+            read_by_loss = float(element_count(node.outputs[0], batch_size))
     return Lowering(
         operator_class=kinds.operator_class,
         flop=flop,
@@ -160,7 +163,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
         cast_tensor_count=int((kinds.weight_tensors * kinds.reads_half) @ structure.counts),
         structure=structure,
-        output_elements_of_model=float(next((element_count(shape, batch_size) for shape in shapes), 0)),
+        output_elements_of_model=read_by_loss,
         train=is_training,
     )
 

@@ -91,8 +91,12 @@ def transposed_convolution_flop(node: Node, sizes: ElementCounts) -> int:
 
 
 def product_flop(node: Node, sizes: ElementCounts) -> int:
-    """Return 2 x outputs x the length of the sums."""
-    return 2 * _first_element_count(node.outputs, sizes) * _inner_length(node, sizes)
+    """Return 2 x outputs x the length of the sums: K of ``(M, K) @ (K, N)``, however the weight is laid out."""
+    outputs = 2 * _first_element_count(node.outputs, sizes)
+    if node.parameters and len(node.parameters[0]) > 1 and node.outputs and node.outputs[0]:
+        weight = node.parameters[0]
+        return outputs * (weight[-2] if node.outputs[0][-1] == weight[-1] else weight[-1])
+    return outputs * (sizes[node.inputs[0][-1:]] if node.inputs else 1)
 
 
 def attention_flop(node: Node, sizes: ElementCounts) -> int:
@@ -122,14 +126,6 @@ def convolution_weight(node: Node) -> Shape:
     """Return a convolution's weight; one made at every step (weight_norm) is read in addition to the true inputs."""
     weights = (*node.parameters[:1], *node.inputs[1:2])
     return max(weights, key=len, default=(1,))
-
-
-def _inner_length(node: Node, sizes: ElementCounts) -> int:
-    """Return K of ``(M, K) @ (K, N)``, whichever of the two is the weight and however it is laid out."""
-    if node.parameters and len(node.parameters[0]) > 1 and node.outputs and node.outputs[0]:
-        weight = node.parameters[0]
-        return weight[-2] if node.outputs[0][-1] == weight[-1] else weight[-1]
-    return sizes[node.inputs[0][-1:]] if node.inputs else 1
 
 
 def group_count(node: Node) -> int:

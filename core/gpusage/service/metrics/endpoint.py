@@ -107,6 +107,7 @@ class _Server(ThreadingMixIn, HTTPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer until the limit."""
+        # A socket's timeout begins anew with each byte.
         limit = threading.Timer(LIMIT_S, _close, (request,))
         limit.daemon = True
         limit.start()
@@ -220,6 +221,7 @@ class MetricsCollector(Collector):
 def _answer_families(tally: AnswerCounters) -> Iterator[Metric]:
     names = ("manager", "code", "mode")
     yield _labelled_counter("gpusage_decisions", "Decisions on jobs.", names, dict(tally.decisions))
+    # Prometheus counts in each bucket what is in the lower ones, too.
     counts = accumulate([*tally.duration_counts])
     bounds = [*map(str, BOUNDS_S), "+Inf"]
     what = "Time from an incoming question to its answer."

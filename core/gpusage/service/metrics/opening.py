@@ -27,6 +27,7 @@ def parse_address(text: str) -> tuple[str, int] | None:
     if not text:
         return None
 
+    # urlsplit knows IPv6 in brackets.
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
