@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def close(self) -> None:
-        """Close the connection, and drop what was not sent yet."""
+        """Close the connection, and drop unsent bytes."""
         self._transport.abort()
 
     def _advance(self) -> None:
