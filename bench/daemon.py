@@ -123,18 +123,10 @@ def again_lines(cards: Sequence[str]) -> Iterator[bytes]:
 def submission_line(card: str, keys: str, number: int) -> bytes:
     """Return what job_submit.lua sends for one job."""
     fields = {
+        **dict.fromkeys((f"tres_{word}" for word in ("per_job", "per_socket", "per_task", "bind", "freq")), ""),
+        **dict.fromkeys(("cpus_per_tres", "mem_per_tres", "features", "prefer", "partition"), ""),
         "comment": f"model=/data/model.onnx,{keys}",
         "tres_per_node": "gres/gpu:1",
-        "tres_per_job": "",
-        "tres_per_socket": "",
-        "tres_per_task": "",
-        "tres_bind": "",
-        "tres_freq": "",
-        "cpus_per_tres": "",
-        "mem_per_tres": "",
-        "features": "",
-        "prefer": "",
-        "partition": "",
         "name": f"train-{number}",
         "min_nodes": "1",
         "num_tasks": "1",

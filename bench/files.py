@@ -17,19 +17,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import gpusage
 from daemon import started, submission_line
 from gpusage.graphs.card.text import encode
 from gpusage.service import client
+from gpusage.store.opening import open_store
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "examples" / "models" / "resnet50.onnx"
 TRACED = str(Path(__file__).with_name("traced.py"))
 LUA = ("plugins/slurm/gpusage_slurm/lua/gpusage_cli.lua", "plugins/slurm/gpusage_slurm/lua/gpusage.lua")
-RECORD_WAIT_S = 0.2
-"""gpusaged records a decision after its answer has left, within a batch of 0.05 s; its periodic tasks come later."""
 
 
 Passed = dict[str, set[str]]
@@ -60,7 +60,9 @@ def trace_decision(folder: Path, model: Path) -> Passed:
     with started(runner=(TRACED, str(path))) as (place, process):
         process.send_signal(signal.SIGUSR1)
         client.ask(place / "s.sock", question, 60.0)
-        time.sleep(RECORD_WAIT_S)
+        # Its record is written after the answer has left.
+        with closing(open_store(f"sqlite:///{place}/decisions.db")) as store:
+            wait_until(lambda: bool(store.latest(1)))
         process.send_signal(signal.SIGUSR2)
         wait_until(path.exists)
         # Here, because at its end the program writes once more, with what closes it.

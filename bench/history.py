@@ -190,12 +190,7 @@ class Site:
         self, advisor: Advisor, arrival: Arrival, outcome: Outcome, chance: random.Random
     ) -> tuple[Run, Check | None]:
         who = arrival.identity
-        fields = {
-            "user": who.user,
-            "account": who.account,
-            "job_name": who.job_name,
-            "script_digest": who.script_digest,
-        }
+        fields = {name: getattr(who, name) for name in ("user", "account", "job_name", "script_digest")}
         job = Job(
             submission=DecisionRequest(manager="slurm"),
             request=GpuRequest(gpu_count=1, cpu_count=8),

@@ -3,7 +3,7 @@
 The jobs are random (seeded): 10 min to 4 h on one K80, on up to four GPUs, with deadlines that not all can be met. All
 are there at once, which is the hardest case.
 
-Example: python bench/plan.py --json
+Example: python bench/plan.py --large
 """
 
 from __future__ import annotations
@@ -35,13 +35,9 @@ TYPES = tuple(
 
 @click.command()
 @click.option("--large", is_flag=True, help="Plan 20,000 jobs on 2,000 nodes as well: minutes.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def main(*, large: bool, as_json: bool) -> None:
+def main(*, large: bool) -> None:
     """Plan each size, and print how long it took, the gap, and what the plain rules cost."""
     rows = [measured(*size) for size in (*SIZES, *([LARGE] if large else []))]
-    if as_json:
-        tables.print_json({"schema": "gpusage.bench/1", "plan": rows})
-        return
     columns = [tables.Column(name, is_left=index == 0) for index, name in enumerate(rows[0])]
     tables.show_rows(columns, [[f"{value:.4g}" for value in row.values()] for row in rows])
 

@@ -87,7 +87,7 @@ def main(folder: Path, manager_name: str, repetitions: int, seed: int, *, as_jso
                 site=manager.site,
                 compression=draw["compression"],
             )
-            jobs = draw_jobs(predictor.truth.pairs, number, int(draw["count"]), 60 * draw["longest_min"])
+            jobs = draw_jobs(predictor.truth.kinds, number, int(draw["count"]), 60 * draw["longest_min"])
             runs = {state: replay(manager, state, jobs, predictor) for state in STATES}
             done.append(repetition(runs, jobs, predictor))
             latest_s = max(latest_s, *(run.latest_s for run in runs.values()))

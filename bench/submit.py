@@ -9,14 +9,13 @@ Example: python bench/submit.py --submitters 1 --submitters 10 --rounds 4
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import statistics
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -50,14 +49,9 @@ class Sample:
 @click.option("--submitters", multiple=True, type=int, default=(1, 10), show_default=True)
 @click.option("--rounds", default=6, show_default=True, help="Of each state, alternating.")
 @click.option("--jobs", default=40, show_default=True, help="Submitted a round.")
-@click.option("--json", "as_json", is_flag=True, help="Print every time of every round.")
-def main(submitters: tuple[int, ...], rounds: int, jobs: int, *, as_json: bool) -> None:
+def main(submitters: tuple[int, ...], rounds: int, jobs: int) -> None:
     """Measure and print one table."""
-    samples = measured(submitters, rounds, jobs)
-    if as_json:
-        click.echo(json.dumps({"schema": "gpusage.bench.submit/2", "samples": [*map(asdict, samples)]}))
-    else:
-        show(samples)
+    show(measured(submitters, rounds, jobs))
 
 
 def measured(submitters: Sequence[int], rounds: int, jobs: int) -> list[Sample]:

@@ -68,20 +68,6 @@ class Round:
     shared: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How jobs come.
-
-    Attributes:
-        clients: That submit at once.
-        interval_s: From one submission to the next; 0 means as soon as a client is free.
-    """
-
-    jobs: int
-    clients: int
-    interval_s: float
-
-
 @click.command(help=__doc__)
 @click.option("--nodes", default=64, show_default=True, help="Each a slurmd with two GPUs.")
 @click.option("--jobs", default=1000, show_default=True, help="A round.")
@@ -96,9 +82,7 @@ def main(nodes: int, jobs: int, rounds: int, clients: int, rate: float | None) -
         for _ in range(rounds):
             for state in STATES:
                 with state_of(cluster, state):
-                    sbatch_ms = whole_way_ms(cluster)  # slurmctld, the page cache and the user's cards are warm then
-                    pace = Pace(jobs=jobs, clients=clients, interval_s=60 / rate if rate else 0.0)
-                    measured.append(run(cluster, state, pace, sbatch_ms))
+                    measured.append(run(cluster, state, jobs, clients, 60 / rate if rate else 0.0))
     show(measured)
 
 
@@ -127,8 +111,9 @@ def whole_way_ms(cluster: Sandbox) -> float:
     return statistics.median(times_s) * 1000
 
 
-def run(cluster: Sandbox, state: str, pace: Pace, sbatch_ms: float) -> Round:
-    """Submit jobs at *pace*, wait for all, and return what that took."""
+def run(cluster: Sandbox, state: str, jobs: int, clients: int, interval_s: float) -> Round:
+    """Submit *jobs*, one after *interval_s* at the earliest, wait for all, and return what that took."""
+    sbatch_ms = whole_way_ms(cluster)  # slurmctld, the page cache and the user's cards are warm then
     conf = cluster.layout.slurm_conf
     unfiltered = conf.with_name("bare.conf")
     unfiltered.write_text("".join(line for line in conf.read_text().splitlines(True) if "CliFilter" not in line))
@@ -137,11 +122,11 @@ def run(cluster: Sandbox, state: str, pace: Pace, sbatch_ms: float) -> Round:
     begun_s = time.time()
 
     def submit(index: int) -> int:
-        time.sleep(max(begun_s + index * pace.interval_s - time.time(), 0.0))
+        time.sleep(max(begun_s + index * interval_s - time.time(), 0.0))
         return int(cluster.run(*SBATCH, environment=client).stdout)
 
-    with ThreadPoolExecutor(pace.clients) as pool:
-        names = list(pool.map(submit, range(pace.jobs)))
+    with ThreadPoolExecutor(clients) as pool:
+        names = list(pool.map(submit, range(jobs)))
     cluster.wait_for_queue(timeout_s=1800)
     diagnosis = cluster.run("sdiag").stdout
     rpcs = {name: (int(count), int(mean_us) / 1000) for name, count, mean_us in _RPC.findall(diagnosis)}
@@ -149,7 +134,7 @@ def run(cluster: Sandbox, state: str, pace: Pace, sbatch_ms: float) -> Round:
     return Round(
         state=state,
         sbatch_ms=sbatch_ms,
-        started_per_minute=pace.jobs / (max(start_s for _, start_s in times) - begun_s) * 60,
+        started_per_minute=jobs / (max(start_s for _, start_s in times) - begun_s) * 60,
         wait_s=statistics.fmean(start_s - submit_s for submit_s, start_s in times),
         submit_ms=rpcs["REQUEST_SUBMIT_BATCH_JOB"][1],
         rpc_ms=sum(count * mean_ms for count, mean_ms in rpcs.values()),
@@ -176,15 +161,8 @@ def _seconds(text: str) -> float:
 
 def show(measured: list[Round]) -> None:
     """Print the rounds of each state, and what gpusage costs."""
-    table = Table(
-        "state",
-        "started a minute",
-        "mean wait s",
-        "submission ms",
-        "all messages s",
-        "on a share",
-        "a user's sbatch ms",
-    )
+    columns = ("state", "started a minute", "mean wait s", "submission ms", "all messages s", "on a share")
+    table = Table(*columns, "a user's sbatch ms")
     for each in measured:
         figures = (
             f"{each.started_per_minute:.0f}",

@@ -77,26 +77,16 @@ class Run:
     rounds: tuple[Round, ...]
     heap_mib: float
 
-    @property
-    def per_s(self) -> float:
-        """Allocations a second."""
-        return self._allocations / sum(each.wall_s for each in self.rounds)
-
-    @property
-    def per_cpu_s(self) -> float:
-        """Allocations a second of the processor's time: what others run on this machine shows less in it."""
-        return self._allocations / sum(each.cpu_s for each in self.rounds)
-
-    @property
-    def _allocations(self) -> int:
-        return sum(each.allocations for each in self.rounds)
+    def per_s(self, clock: str) -> float:
+        """Return the allocations a second by "wall_s" or "cpu_s"; the latter hardly shows what others run here."""
+        times_s: list[float] = [getattr(each, clock) for each in self.rounds]
+        return sum(each.allocations for each in self.rounds) / sum(times_s)
 
 
 @click.command(help=__doc__)
 @click.option("--nodes", default=2000, show_default=True, help="Simulated, four GPUs each.")
 @click.option("--repeat", default=3, show_default=True, help="Pairs of ResourceManagers, one after the other.")
-@click.option("--json", "as_json", is_flag=True)
-def main(nodes: int, repeat: int, *, as_json: bool) -> None:
+def main(nodes: int, repeat: int) -> None:
     """Measure and print one table."""
     console = Console(stderr=True)
     console.print(f"{repeat} pairs of ResourceManagers, {nodes} nodes: about {repeat * PAIR_S // 60} minutes")
@@ -105,11 +95,7 @@ def main(nodes: int, repeat: int, *, as_json: bool) -> None:
         classpath = compiled(hadoop, Path(scratch))
         turns = track(range(repeat), description="measuring", console=console)
         pairs = [measured(hadoop, classpath, Path(scratch) / str(turn), nodes) for turn in turns]
-    rows = summary(pairs)
-    if as_json:
-        click.echo(json.dumps({"schema": "gpusage.bench.yarn_scale/1", "nodes": nodes, **rows}, indent=1))
-    else:
-        show(rows, nodes)
+    show(summary(pairs), nodes)
 
 
 def compiled(hadoop: Hadoop, scratch: Path) -> str:
@@ -263,8 +249,8 @@ def scheduler_settings(calculator: str) -> dict[str, str]:
 def summary(pairs: Sequence[tuple[Run, Run]]) -> dict[str, dict[str, float]]:
     """Return the medians of the pairs, and of their ratios."""
     figures = {
-        "allocations a second": [(plain.per_s, ours.per_s) for plain, ours in pairs],
-        "allocations a processor second": [(plain.per_cpu_s, ours.per_cpu_s) for plain, ours in pairs],
+        "allocations a second": [(plain.per_s("wall_s"), ours.per_s("wall_s")) for plain, ours in pairs],
+        "allocations a processor second": [(plain.per_s("cpu_s"), ours.per_s("cpu_s")) for plain, ours in pairs],
         "heap MiB": [(plain.heap_mib, ours.heap_mib) for plain, ours in pairs],
     }
     return {name: row(pairs) for name, pairs in figures.items()}

@@ -2,20 +2,18 @@
 
     .venv/bin/python bench/yarn_submit.py
 
-Bare is what somebody would write who knows what to ask for: get an id, send the application. It is taken twice, as a
-Python script with requests (the library that gpusage uses), which the limit is measured against, and as a shell script
-with curl. Ours also asks what the cluster has and which classpath, decides, records the decision, and waits until the
-application is in the ResourceManager's store. It is taken twice as well: where the model's needs under this workload
-are remembered from a submission before, and where they must be predicted. Every run is a process of its own, all in
-turn on one sandbox, whose only node is stopped so that nothing of what is submitted runs meanwhile. On a busy machine
-look at the CPU time: it hardly knows of the others, and beside it only the ResourceManager's few ms are waited for.
+Bare is what somebody would write who knows what to ask for, with requests, the library that gpusage uses: get an id,
+send the application. Ours also asks what the cluster has and which classpath, decides, records the decision, and waits
+until the application is in the ResourceManager's store; the model's needs under this workload are remembered from a
+submission before. Every run is a process of its own, in turn on one sandbox, whose only node is stopped so that nothing
+of what is submitted runs meanwhile. On a busy machine look at the CPU time: it hardly knows of the others, and beside
+it only the ResourceManager's few ms are waited for.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import statistics
 import sys
@@ -37,13 +35,6 @@ document = {"application-id": name, "application-name": "bare", "application-typ
             "resource": {"memory": 64, "vCores": 1}, "am-container-spec": spec}
 assert requests.post(url + "?user.name=bench", json=document).status_code == 202
 """
-CURL = """
-answer=$(curl -sS -X POST "$1/ws/v1/cluster/apps/new-application?user.name=bench")
-id=$(sed 's/.*"application-id":"\\([^"]*\\).*/\\1/' <<<"$answer")
-curl -sSf -H 'Content-Type: application/json' "$1/ws/v1/cluster/apps?user.name=bench" -d '{"application-id": "'"$id"'",
-  "application-name": "bare", "application-type": "YARN", "resource": {"memory": 64, "vCores": 1},
-  "am-container-spec": {"commands": {"command": "true"}}}'
-"""
 WORDS = ("yarn", "submit", "--model", str(MODEL), "--batch", "64", "--detach", "--memory-mib", "32", "--", "true")
 
 
@@ -64,14 +55,10 @@ def _cpu_s() -> float:
 def measure(cluster: Sandbox, cache: Path) -> dict[str, list[tuple[float, float]]]:
     """Return the times of each way to submit, in ms, all taken in turn."""
     url, ours = cluster.rm_url, (sys.executable, "-m", "gpusage.cli", *WORDS)
-    commands = {"Python and requests": (sys.executable, "-c", BARE, url), "gpusage": ours, "gpusage, predicting": ours}
-    if shutil.which("curl"):
-        commands["curl"] = ("bash", "-c", CURL, "bash", url)
+    commands = {"Python and requests": (sys.executable, "-c", BARE, url), "gpusage": ours}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for turn in range(ROUNDS + 2):  # the first two compile, make the card and warm the ResourceManager
         for name, command in commands.items():
-            if name.endswith("predicting"):
-                shutil.rmtree(cache / "gpusage" / "needs")
             took = took_ms(cluster, command, cache)
             if turn > 1:
                 times[name].append(took)

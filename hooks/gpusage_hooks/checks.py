@@ -257,25 +257,22 @@ def check_renderer(function: Hook, *, manager: Hook | None = None) -> None:
     question = {"job": samples.job(), "decision": samples.draft(policy_input), "cluster": policy_input.cluster}
     answer = sound_answer("render_decision", function, **question, context=samples.context())
     require(answer is None, f"render_decision must leave another manager's job to others; got {answer!r:.80}")
-    own = call(manager) if manager else None
-    if own is not None:
-        _check_gpu_types(function, own)
+    own: Manager | None = call(manager) if manager else None
+    if own is None:
+        return
 
-
-def _check_gpu_types(function: Hook, manager: Manager) -> None:
-    """Check that the GPU types that a decision requires are expressed: all of them, or no field is set at all."""
-    policy_input = samples.policy_input()
+    # Of its own jobs, each GPU type that a decision requires is expressed, or no field is set at all.
     types = tuple(pool.site_type for pool in policy_input.cluster.pools)
     question = {
-        "job": samples.job(manager.name),
-        "cluster": replace(policy_input.cluster, manager=manager.name),
-        "context": Context(settings=manager.settings(), catalogue=samples.catalogue()),
+        "job": samples.job(own.name),
+        "cluster": replace(policy_input.cluster, manager=own.name),
+        "context": Context(settings=own.settings(), catalogue=samples.catalogue()),
     }
 
     def render(request: GpuRequest) -> Mapping[str, str]:
         decision = replace(samples.draft(policy_input), code=Code.REWRITE, request=request, reasons=("a check",))
         rendered = sound_answer("render_decision", function, **question, decision=decision)
-        require(rendered is not None, f"render_decision must answer for a job of its own manager, {manager.name!r}")
+        require(rendered is not None, f"render_decision must answer for a job of its own manager, {own.name!r}")
         fields: Mapping[str, str] = rendered.fields
         return fields
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 
 from gpusage.boundary.operating_system import user_name
 from gpusage.service import client
@@ -58,8 +59,9 @@ def start_gpusaged(sandbox: Sandbox, *prefix: str) -> int:
     deadline_s = time.monotonic() + _START_LIMIT_S
 
     while time.monotonic() < deadline_s and processes.is_alive(pid):
-        if _has_seen_the_cluster(sandbox):
-            return pid
+        with suppress(RequestError):  # it does not listen yet
+            if sandbox.manager in client.status(str(sandbox.layout.socket)).get("clusters", {}):
+                return pid
         time.sleep(_POLL_S)
 
     last_line = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
@@ -74,11 +76,3 @@ def stop_gpusaged(sandbox: Sandbox) -> None:
     pid = sandbox.pid(DAEMON)
     if pid:
         processes.end([pid])
-
-
-def _has_seen_the_cluster(sandbox: Sandbox) -> bool:
-    try:
-        status = client.status(str(sandbox.layout.socket))
-    except RequestError:
-        return False
-    return sandbox.manager in status.get("clusters", {})

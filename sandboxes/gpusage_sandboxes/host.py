@@ -10,7 +10,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -138,19 +138,11 @@ def free_ports(count: int) -> list[int]:
         if len(ports) == count:
             break
         port = _PORTS.start + secrets.randbelow(len(_PORTS))
-        if _is_free(port):
+        with socket.socket() as probe, suppress(OSError):  # somebody listens there
+            probe.bind(("", port))
             ports.add(port)
     else:
         message = f"Machine must have {count} free ports below {_PORTS.stop}; got {len(ports)}. Ask for fewer nodes."
         raise RequestError(message)
 
     return sorted(ports)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -261,12 +262,9 @@ def _environment() -> dict[str, str]:
 
 
 def _fetched(archives: Path) -> int:
-    """Return the bytes fetched so far, files in flight included; apt renames them under our feet."""
-    return sum(_size(path) for path in [*archives.glob("*.deb"), *archives.glob("partial/*")])
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+    """Return the bytes fetched so far, files in flight included."""
+    total = 0
+    for path in (*archives.glob("*.deb"), *archives.glob("partial/*")):
+        with suppress(FileNotFoundError):  # apt renames them under our feet
+            total += path.stat().st_size
+    return total

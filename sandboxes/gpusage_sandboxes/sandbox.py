@@ -218,12 +218,11 @@ class Sandbox(ABC):
 
 @contextmanager
 def down_on_failure(sandbox: Sandbox, report: Report) -> Iterator[None]:
-    """Take *sandbox* down where its start fails, unless GPUSAGE_KEEP_SANDBOX says that somebody will look into it."""
+    """Take *sandbox* down where its start fails."""
     try:
         report("start", 0, 1)
         yield
         report("start", 1, 1)
     except BaseException:
-        if not os.environ.get("GPUSAGE_KEEP_SANDBOX"):
-            sandbox.down()
+        sandbox.down()
         raise

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -95,15 +94,6 @@ def test_a_job_sees_its_gpu_and_its_thread_percentage(cluster: Sandbox) -> None:
     assert output.read_text().split() == ["a100-1", "0", "40"]
 
 
-def test_without_all_sharing_one_gpu_of_a_node_is_shared_at_a_time(new_cluster: NewCluster) -> None:
-    sandbox = new_cluster(ClusterPlan(nodes=ONE_NODE.nodes, all_sharing=False))
-    for _ in range(3):
-        submit(sandbox, "--gres=mps:40")
-    wait_until(lambda: states(sandbox).count("RUNNING") == 2)
-    time.sleep(2)  # two more rounds of the scheduler
-    assert states(sandbox) == ["RUNNING", "RUNNING", "PENDING"]
-
-
 def test_two_sandboxes_run_side_by_side(new_cluster: NewCluster) -> None:
     first, second = new_cluster(ONE_NODE), new_cluster(ONE_NODE)
     submit(first, "--job-name=of-the-first")
@@ -111,27 +101,6 @@ def test_two_sandboxes_run_side_by_side(new_cluster: NewCluster) -> None:
     first.down()
     assert second.run("squeue", "-h", "-o", "%j").stdout.split() == ["of-the-second"]
     wait_until(lambda: states(second) == ["RUNNING"])
-
-
-def test_a_site_s_scripts_are_switched_on(new_cluster: NewCluster, tmp_path: Path) -> None:
-    lua = 'local function seen() assert(require("socket.unix")); assert(require("posix.stdlib")) end\n'
-    lua_end = "return slurm.SUCCESS end\n"
-    (tmp_path / "job_submit.lua").write_text(
-        f'{lua}function slurm_job_submit() seen(); slurm.log_user("controller"); {lua_end}'
-        f"function slurm_job_modify() {lua_end}return slurm.SUCCESS\n"
-    )
-    (tmp_path / "cli_filter.lua").write_text(
-        f'{lua}function slurm_cli_pre_submit() seen(); slurm.log_info("client"); {lua_end}'
-        f"function slurm_cli_setup_defaults() {lua_end}function slurm_cli_post_submit() {lua_end}"
-    )
-    (tmp_path / "task_prolog.sh").write_text("#!/bin/sh\necho export PROLOG=yes\n")
-    (tmp_path / "task_prolog.sh").chmod(0o755)
-    sandbox = new_cluster(ClusterPlan(nodes=ONE_NODE.nodes, scripts=tmp_path))
-    output = sandbox.layout.jobs / "seen"
-    text = sandbox.run("sbatch", "--wait", f"--output={output}", "--wrap=echo prolog=$PROLOG").stderr
-    assert "controller" in text
-    assert "client" in text
-    assert output.read_text() == "prolog=yes\n"
 
 
 def test_down_leaves_no_process_and_no_file(new_cluster: NewCluster) -> None:

@@ -239,13 +239,14 @@ class Advisor(Predictor):
         decision = self._through_policies(policy_input)
 
         # Where it rests on earlier runs, a reason says so.
-        reasons = decision.reasons
+        reasons = [*decision.reasons]
         evidence = self.find(graph, workload).describe(decision.need.gpu if decision.need else "")
         if evidence and alone.utilization is not None and self.without_contradicted_values(graph, workload) != workload:
             at = f" for batch {alone.batch_size}" if alone.batch_size else ""
             evidence += f", not {100 * alone.utilization:.0f} % as you gave{at}"
-        reasons = (*reasons, *(clause for clause in (evidence, doubt) if clause))
-        return replace(decision, reasons=reasons)
+        reasons += [evidence] if evidence else []
+        reasons += [doubt] if doubt else []
+        return replace(decision, reasons=tuple(reasons))
 
     def decide_by_history(self, job: Job, cluster: Cluster) -> tuple[Decision, Mapping[str, ObservedFigures]]:
         """Return the decision on *job*, which names no model, and its estimates by the name of each GPU.
@@ -312,7 +313,11 @@ class Advisor(Predictor):
             RequestError: It forbids all of them.
         """
         reach = (request.partitions, request.scopes, request.node_features)
-        visible, allowed = cluster.within(*reach), without_forbidden(cluster, names, self.catalogue).within(*reach)
+        visible = cluster.within(*reach)
+        if not names:
+            return request, visible
+
+        allowed = without_forbidden(cluster, names, self.catalogue).within(*reach)
         reached = [pool.site_type for pool in visible.pools if admits(pool, request)]
         left = [pool.site_type for pool in allowed.pools if admits(pool, request)]
 

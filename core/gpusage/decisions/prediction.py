@@ -5,7 +5,7 @@ An observed figure takes the place of a predicted one: a plugin's first, then th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -216,7 +216,10 @@ class Predictor:
         if not slices:
             return needs
         boards = [self.catalogue.find(gpu.board) for gpu in slices]
-        parts = [[gpu, *self._smaller_slices(gpu)] for gpu in slices]
+        parts = [
+            [gpu, *(other for other in self.catalogue if other.parent_gpu == gpu.parent_gpu and _is_within(other, gpu))]
+            for gpu in slices
+        ]
         observed = self.observed_figures(graph, workload, boards)
         answer = self.hooks.predict_slowdown(graph, workload, boards, parts, observed)
         costs = {}
@@ -225,14 +228,6 @@ class Predictor:
             low, value, high = map(min, ends)
             costs[gpu.name] = Interval(value=value, low=low, high=high)
         return tuple(replace(need, slowdown=costs.get(need.gpu, need.slowdown)) for need in needs)
-
-    def _smaller_slices(self, gpu: Gpu) -> Iterator[Gpu]:
-        """Yield the other slices of the same board that have no more of anything than *gpu*."""
-        for other in self.catalogue:
-            is_sibling = other.parent_gpu == gpu.parent_gpu and other is not gpu
-            is_slower = other.bandwidth_bytes_per_s <= gpu.bandwidth_bytes_per_s
-            if is_sibling and is_slower and other.sm_count <= gpu.sm_count:
-                yield other
 
     def _prices(
         self,
@@ -260,6 +255,11 @@ class Predictor:
 
             prices = [raise_prices(experience, of_gpu) for of_gpu in prices]
         return tuple(prices)
+
+
+def _is_within(gpu: Gpu, other: Gpu) -> bool:
+    is_slower = gpu.bandwidth_bytes_per_s <= other.bandwidth_bytes_per_s
+    return gpu is not other and is_slower and gpu.sm_count <= other.sm_count
 
 
 def require_answer(hook: str, answer: T | None) -> T:

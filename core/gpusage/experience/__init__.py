@@ -1,4 +1,4 @@
-"""What a site's own runs show, of jobs that name a model and of jobs that name none, and what follows for the next.
+"""The experience of a site's own runs, of jobs with a model and without, and its use for the next job.
 
 Decisions: docs/decisions/experience.md
 """

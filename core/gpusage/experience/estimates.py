@@ -1,9 +1,9 @@
-"""A finding -> figures of the job alone on each whole GPU, and what its shares cost at least.
+"""A finding -> figures of the job alone on each whole GPU, and the least price of its shares.
 
 Invariants:
 
-1. What a job did on one GPU shows what its host allows there; with another GPU the host may be faster or slower by
-   the factor by which hosts differ.
+1. A job's runs on one GPU show the pace that its host allows there; with another GPU the host may be faster or slower
+   by the factor by which hosts differ.
 2. On a share that was idle at times the host decided, and the GPU's own time follows from how much longer the share
    makes it. A share that was full shows only how busy the job is at least: unless more is known, it may be so busy that
    it gets a whole GPU once, which shows the rest.
@@ -68,7 +68,7 @@ def other_users_figures(
         finding: As `Learned.find` returns it.
         graph: The job's model.
         workload: How it is run.
-        needs: The GPUs, each with what the graph alone predicts of the job there.
+        needs: The GPUs, each with the prediction of the job there by the graph alone.
         find_gpu: Returns a GPU of the catalogue by its name.
     """
     analysis, gpus = analyze(graph, workload), [gpu for gpu, _ in needs]
@@ -95,7 +95,7 @@ def narrowed(predicted: Interval, observed: Sequence[Interval]) -> Interval | No
 
     Args:
         predicted: By the graph alone.
-        observed: What each user's runs showed; one for each user.
+        observed: The interval of each user's runs.
     """
     if len(observed) < LEAST_USERS:
         return None
@@ -114,7 +114,7 @@ def narrowed(predicted: Interval, observed: Sequence[Interval]) -> Interval | No
 
 
 def raise_prices(experience: Experience, prices: tuple[Price, ...]) -> tuple[Price, ...]:
-    """Return *prices*, of shares of one GPU, raised by what the job's own runs there, beside partners, showed."""
+    """Return *prices*, of shares of one GPU, raised to the slowdown of the job's own runs there, beside partners."""
     shares = {each.share_percent: each for each in prices if each.share_percent < WHOLE_PERCENT}
     factor = 1.0
     for (gpu, percent), value in experience.slowdown.items():

@@ -1,4 +1,4 @@
-"""What a job's usage shows after it has ended, by fixed rules; no data is never waste."""
+"""Conclusions from a job's usage after its end, by fixed rules; missing data is never waste."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOUND: tuple[Outcome, ...] = ("completed", "timed_out")
 LEAST_UTILIZATION = 0.02
 """Of a job that works at all."""
 UNUSED_BELOW = 0.005
-"""Below this, 0 % is what people read."""
+"""Below this, people read 0 %."""
 FASTER = 2.0
 """A round figure for one generation of GPUs."""
 CLOCK_DIFFERENCE_S = 2.0
@@ -54,7 +54,7 @@ def filled_memory_cap(usage: Usage) -> bool:
 
 
 def describe_waiting(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> str:
-    """Return what the job waited for rather than its GPU, and what a faster GPU would gain; empty if nothing.
+    """Return the reason why the GPU waited, and the gain of a faster GPU; empty if it did not wait.
 
     A GPU that is `FASTER` times as fast shortens only the time with kernels: of the whole run at most utilization times
     ``1 - 1 / FASTER``.
@@ -67,11 +67,11 @@ def describe_waiting(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> str:
 
 
 def suggest_next_request(usage: Usage, record: DecisionRecord | None, least_s: float = LEAST_SAMPLED_S) -> str:
-    """Return what the user should request next time, one clause; empty where too little was seen.
+    """Return a better request for the next time, one clause; empty where too little was seen.
 
     Args:
         usage: Of a job that has ended.
-        record: What was decided of it, where that is known.
+        record: Of its decision, where that is known.
         least_s: What was sampled for less shows nothing.
     """
     utilization = usage.gpu_utilization if usage.sampled_s >= least_s else None
@@ -93,7 +93,7 @@ def suggest_next_request(usage: Usage, record: DecisionRecord | None, least_s: f
 
 
 def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST_SAMPLED_S) -> str:
-    """Return the key that gives gpusage what a run showed of its job, ``utilization=20@64``; empty where none helps."""
+    """Return the key that passes a run's utilization on to gpusage, ``utilization=20@64``; empty where none helps."""
     utilization = own_utilization(usage, least_s)
     run = record.workload
     # On a share a job is busier than alone on the GPU, so its figure would mislead.
@@ -112,7 +112,7 @@ def lacks_processors(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> bool:
 
 
 def describe_host(usage: Usage) -> str:
-    """Return what on its host a job waits for: its processors, where these are busy, else its loader."""
+    """Return the part of its host that a job waits for: its processors, where these are busy, else its loader."""
     busy, elapsed_s = processor_utilization(usage), usage.ended_at_s - usage.started_at_s
 
     # Idle processors leave the disk, the network, or a loader with too few workers.

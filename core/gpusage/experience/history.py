@@ -1,4 +1,4 @@
-"""A site's runs of jobs that name no model: the user, name, script and request predict what a job does.
+"""A site's runs of jobs that name no model: the user, name, script and request predict a job's figures.
 
 `gpusage train --history` fits a `History` and writes it to a file: JSON that is checked against its types; no pickle.
 
@@ -7,7 +7,7 @@ Invariants:
 1. The nearest level that has enough runs counts, and no other.
 2. Runs of other users count only where three of them have the same script, and then the highest of them: two users can
    raise the predictions of another's jobs, never lower them.
-3. What was observed on another GPU is scaled by how much faster that GPU is; a faster GPU is not taken to be less busy.
+3. A figure of another GPU is scaled by how much faster that GPU is; a faster GPU is not taken to be less busy.
 4. A user's margins come from that user's runs and from constants: nobody makes them smaller for somebody else. None is
    below 1 or above `LARGEST_MARGIN`; up from the highest memory none is below `LEAST_MEMORY_MARGIN`, because a run that
    needs more fails, and one that is busier only takes longer.
@@ -52,7 +52,7 @@ GpuLookup = Callable[[str], Gpu]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What the newest runs of one key on one GPU, or one value per user, showed of one quantity, each value above 0."""
+    """One quantity in the newest runs of one key on one GPU, or in one value per user; each value is above 0."""
 
     count: int
     low: float
@@ -78,12 +78,12 @@ OTHERS_MARGIN = Margin(up=2.0, down=2.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEstimate:
-    """What history predicts of one quantity of a job on one GPU.
+    """The prediction of one quantity of a job on one GPU.
 
     Attributes:
-        interval: What the next run should lie within.
+        interval: The next run should lie within it.
         window: The runs that it rests on, as they were observed.
-        level: What they have in common with the job.
+        level: The likeness of these runs and the job.
     """
 
     interval: Interval
@@ -93,7 +93,7 @@ class HistoryEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What a site's runs showed.
+    """The runs of a site, by similarity keys.
 
     Attributes:
         runs: How many it was fitted on.
@@ -112,7 +112,7 @@ class History:
     margins: Mapping[str, Mapping[Quantity, Mapping[Nearness, Margin]]] = field(default_factory=dict)
 
     def known_figures(self, identity: JobIdentity, gpu: Gpu, find_gpu: GpuLookup) -> ObservedFigures:
-        """Return what is known of the job of *identity* alone on the whole of *gpu*; nothing of a slice."""
+        """Return the figures of the job of *identity* alone on the whole of *gpu*; none for a slice."""
         if gpu.parent_gpu is not None:
             return ObservedFigures()
         utilization, memory = (self.estimate(identity, quantity, gpu, find_gpu) for quantity in QUANTITIES)
@@ -121,7 +121,7 @@ class History:
     def estimate(
         self, identity: JobIdentity, quantity: Quantity, gpu: Gpu, find_gpu: GpuLookup
     ) -> HistoryEstimate | None:
-        """Return what is known of one *quantity*; ``None`` where nothing is."""
+        """Return the estimate of one *quantity*; ``None`` without enough runs."""
         level, window = next(self.matching_windows(identity, quantity, gpu, find_gpu), (None, None))
         if level is None or window is None:
             return None
@@ -179,7 +179,7 @@ def window_of(values: Sequence[float]) -> Window:
 
 
 def _combine_users(windows: Sequence[Window]) -> Window | None:
-    """Return what several users' *windows* show together: each counts once, and the highest end is that of all."""
+    """Return several users' *windows* as one: each user counts once, and the highest end is that of all."""
     if not windows:
         return None
 
@@ -254,7 +254,7 @@ def write_history(history: History, path: Path) -> None:
 
 
 def read_history(path: Path) -> History | None:
-    """Return what is at *path*; ``None`` where there is no file.
+    """Return the history at *path*; ``None`` where there is no file.
 
     Raises:
         RequestError: It is no history, or of another version, or cannot be read.

@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. Every similarity key but that of `OTHERS` includes the user: what one user does predicts no other user's job.
+1. Every similarity key but that of `OTHERS` includes the user: one user's runs predict no other user's job.
 2. A key is a digest, from which nobody reads a name.
 """
 
@@ -22,14 +22,14 @@ from gpusage_hooks.units import GIB
 _FIRST_WORD, _NUMBER = re.compile(r"[a-z]+"), re.compile(r"\d+")
 
 Level = Literal["script and name", "name", "script", "script of others", "request", "user"]
-"""What a job that names no model and earlier runs have in common; all but one also the user. Nearest first."""
+"""A likeness of earlier runs and a job that names no model; all but one include the user. Nearest first."""
 NEAR_LEVELS: tuple[Level, ...] = ("script and name", "name", "script")
 OTHERS: Level = "script of others"
 LEVELS: tuple[Level, ...] = (*NEAR_LEVELS, OTHERS, "request", "user")
 LEAST_USERS = 3
 """A median of three users withstands one who lies; two can always agree (docs/decisions/experience.md)."""
 MOST_USERS = 12
-"""The newest of them; bounds what a decision takes."""
+"""The newest of them; bounds the time of a decision."""
 
 
 def fingerprint(graph: ModelGraph) -> str:
@@ -53,7 +53,7 @@ def family(name: str) -> str:
 
 
 def settings_key(workload: Workload) -> str:
-    """Return how a model is run, as far as that changes what the GPU does in a step."""
+    """Return how a model is run, as far as that changes the GPU's work in a step."""
     usual = f"{workload.mode},{workload.batch_size},{workload.precision},{workload.optimizer}"
     # Keys at their defaults are left out, so that a new key changes no key of a job that does not use it.
     return ",".join([usual, *(f"{key}={value}" for key, value in unusual_settings(workload).items())])
@@ -74,7 +74,7 @@ def job_identity(
     Args:
         submitter: Who submits it, under what name and with which script.
         graph: Its model; ``None`` where it names none.
-        request: What it requests; ``None`` where that does not matter.
+        request: Of the job; ``None`` where that does not matter.
     """
     return JobIdentity(
         user=submitter.user,

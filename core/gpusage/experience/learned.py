@@ -1,4 +1,4 @@
-"""What a site has learned of jobs that name a model, and how a job finds its part of it.
+"""The experience of a site with jobs that name a model, and how a job finds its part of it.
 
 `learning` makes it, so that this is imported quickly.
 
@@ -37,7 +37,7 @@ FAILED: tuple[Outcome, ...] = ("failed", "out_of_memory")
 REASON = "the last job like it failed in its share of a GPU, so this one has the whole GPU"
 
 Likeness = tuple[str, ...]
-"""What makes two jobs of one model alike: their user, and their name or their script."""
+"""Of two jobs of one model: the same user, and the same name or script."""
 Failures = Mapping[str, frozenset[Likeness]]
 """By the model's fingerprint; ``""`` stands for jobs that name no model."""
 NO_FAILURES: Failures = {}
@@ -49,12 +49,12 @@ Model = tuple[str, str]
 Key = tuple[str, ...]
 T = TypeVar("T")
 ByUser = tuple[tuple[str, T], ...]
-"""What each of several users' runs showed, the newest first."""
+"""By user, of several users, the newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """What earlier runs of one job showed.
+    """The figures of one job's earlier runs.
 
     Attributes:
         run_count: How many there were that count.
@@ -97,13 +97,13 @@ class FamilyRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is known of a job before it runs.
+    """The experience that applies to a job, before it runs.
 
     Attributes:
         experience: Of its own earlier runs, or its user's of this model.
-        source: What these runs are, for people: ``earlier runs``.
+        source: The name of these runs for people: ``earlier runs``.
         family_ratio: Of its user's jobs of this family, where it never ran.
-        others: What each of several other users' runs of this model, or of its family, showed; one for each user.
+        others: Of several other users' runs of this model, or of its family; one for each user.
     """
 
     experience: Experience | None = None
@@ -112,7 +112,7 @@ class Finding:
     others: tuple[Experience | FamilyRatio, ...] = ()
 
     def describe(self, gpu: str) -> str:
-        """Return what is known of the job on *gpu*, one clause; empty where nothing is."""
+        """Return the finding on *gpu* in one clause; empty without one."""
         if self.others:
             return f"{self.source} of {len(self.others)} other users count, within the prediction from the graph"
         if self.experience is None:
@@ -149,7 +149,7 @@ def run_count(count: int, runs: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What a site has learned.
+    """The experience of a site.
 
     Attributes:
         models: Those that have been seen.
@@ -159,10 +159,10 @@ class Learned:
         family_users: By family, and of the whole site, the family then empty; of several users at least.
         suspended: By family and user, why no share is enforced for now.
         failures: Jobs that failed in their shares, for a reason that nobody knows.
-        history: What is known of jobs that name no model; ``None`` where nothing is.
-        trust: What that history has earned.
-        first_runs: GPU utilization of jobs that named no model, by user and number: what a job's own run showed of its
-            model is decided with it.
+        history: Of jobs that name no model; ``None`` without one.
+        trust: In that history.
+        first_runs: GPU utilization of jobs that named no model, by user and number: a
+            decision by a model that the job's own run showed rests on it.
     """
 
     models: frozenset[Model] = frozenset()
@@ -190,7 +190,7 @@ class Learned:
         return replace(request, workload=workload)
 
     def find(self, graph: ModelGraph, workload: Workload, submitter: Submitter) -> Finding:
-        """Return what is known of a job of *submitter*; `NO_FINDING` where nothing is."""
+        """Return the experience that applies to a job of *submitter*, or `NO_FINDING`."""
         # A site that has learned nothing need not walk the graph for its fingerprint.
         model = (fingerprint(graph), settings_key(workload)) if self.models else ("", "")
         if model in self.models:
@@ -223,13 +223,13 @@ NOTHING_LEARNED = Learned()
 
 
 def _other_users(by_user: ByUser[T], submitter: Submitter) -> tuple[T, ...]:
-    """Return what the users but *submitter* showed; nothing where they are too few."""
+    """Return the experience of the users but *submitter*; none of too few users."""
     others = tuple(showed for user, showed in by_user if user != submitter.user) if by_user else ()
     return others[:MOST_USERS] if len(others) >= LEAST_USERS else ()
 
 
 def likenesses(model: str, job: JobIdentity | Submitter) -> frozenset[Likeness]:
-    """Return by what another job of *model*, a fingerprint, is like *job*; without one, name and script must agree."""
+    """Return the likenesses of *job* and another of *model*, a fingerprint; without one, name and script must agree."""
     user, name, digest = job.user, job.job_name, job.script_digest
     if not model:
         return frozenset({(user, name, digest)} if digest else ())

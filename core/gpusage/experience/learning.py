@@ -1,4 +1,4 @@
-"""Runs of a site's jobs that name a model -> what it has learned.
+"""Runs of a site's jobs that name a model -> its experience.
 
 Invariants:
 
@@ -28,7 +28,7 @@ from gpusage_hooks.types import Allocation, Interval, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
 
 REMEMBERED_RUNS = 50
-"""On one share, or on the whole GPU: bounds what learning takes."""
+"""On one share, or on the whole GPU: bounds the time of learning."""
 LEFT_MARGIN = 1.1
 """How much more expensive a share counts that was given up for the whole GPU after its time was known."""
 FULL, NOT_FULL, LEAST_FULL = 0.95, 0.8, 2
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 def learn(runs: Iterable[Run]) -> Learned:
-    """Return what *runs* of models, in any order, show."""
+    """Return the experience of *runs* of models, in any order."""
     # A run is known from its end on.
     runs = sorted(runs, key=lambda run: run.ended_at_s)
     jobs = {key: _newest_of_each_share(of_job) for key, of_job in _grouped(runs, lambda run: run.job).items()}
@@ -108,7 +108,7 @@ def _newest_of_each_share(runs: Sequence[Run]) -> list[Run]:
 
 
 def _by_users(each: Iterable[tuple[Key, float, T]]) -> Mapping[Key, ByUser[T]]:
-    """Return what each of several users' runs showed, by all of their key but the user, who stands last in it.
+    """Group the experience of several users by all of their key but the user, who stands last in it.
 
     One user more than counts is left in, for the job's own is left out.
     """
@@ -160,7 +160,7 @@ def family_ratio(jobs: Sequence[Sequence[Run]]) -> FamilyRatio | None:
 
 
 def job_experience(runs: Sequence[Run]) -> Experience:
-    """Return what *runs* of one job, oldest first, showed."""
+    """Return the experience of *runs* of one job, oldest first."""
     runs = _since_change(runs)
     by_share: dict[GpuShare, list[float]] = defaultdict(list)
     for run in runs:

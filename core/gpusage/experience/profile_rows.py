@@ -29,7 +29,7 @@ Cell = str | int | float
 
 
 def profile_row(usage: Usage, record: DecisionRecord, least_sampled_s: float) -> Mapping[str, Cell] | None:
-    """Return the row of one run, what it does not show left out; ``None`` where it was not alone on a whole GPU.
+    """Return the row of one run, without unknown cells; ``None`` where it was not alone on a whole GPU.
 
     Args:
         usage: Of the run.

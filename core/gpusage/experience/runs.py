@@ -1,8 +1,8 @@
-"""One run of a job, with what was predicted for it: a usage and its decision's record -> a run.
+"""One run of a job, with its prediction: a usage and its decision's record -> a run.
 
 Invariants:
 
-1. What was not sampled for long enough, or while other jobs were on the GPU, is ``None``, never a guess.
+1. A figure that was not sampled for long enough, or beside other jobs on the GPU, is ``None``, never a guess.
 2. Only runs that came to their end count: a job that failed or was cancelled did not do its work. One that ran out of
    memory shows nothing but that.
 3. The peak utilization is that of whole GPUs only: what a share makes of it takes nothing away from what led to the
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 WINDOW_RUNS = 12
 """The newest runs that count: of one job on one GPU and percentage, or of one similarity key on one GPU."""
 OUT_OF_MEMORY_MARGIN = 1.25
-"""How much more a job is taken to need than what it had when it ran out of memory."""
+"""The assumed need of a job that ran out of memory, over the memory that it had."""
 LEAST_TIMED = 4
 """Runs, on the share and on the whole GPU together, whose durations show how much longer the share takes."""
 LARGEST_SPREAD = 1.25
@@ -39,7 +39,7 @@ LARGEST_SLOWDOWN = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one run of a job showed.
+    """One run of a job, and its figures.
 
     Attributes:
         identity: Of the job.
@@ -88,7 +88,7 @@ class Run:
 
     @property
     def job(self) -> tuple[str, str, str, str]:
-        """Return what the runs of one job that names a model have in common."""
+        """Return the key of all runs of one job that names a model."""
         return self.identity.fingerprint, self.settings, self.identity.user, self.identity.job_name
 
 

@@ -1,7 +1,7 @@
-"""Whether predictions may decide: what was predicted of runs, checked against what these then did.
+"""Whether predictions may decide: predictions of runs, checked against the runs.
 
-Two rules. A share that a model's prediction promised is checked per user and family (`suspensions`). What history
-estimates of a job that names no model must first be earned, by the site and by the job's user (`HistoryTrust`).
+Two rules. A share that a model's prediction promised is checked per user and family (`suspensions`). For a
+job that names no model, the site and the job's user must first earn trust in its history (`HistoryTrust`).
 
 Invariants:
 
@@ -43,7 +43,7 @@ WAITS_FOR_HOST = 0.9
 """A job whose share is idle for a tenth of the time is not slowed down by it."""
 LEAST_CHECKED = 200
 LEAST_HELD = 0.9
-"""What the margins promise; with `LEAST_CHECKED` runs the standard error of a measured 0.9 is 0.02."""
+"""The promise of the margins; with `LEAST_CHECKED` runs the standard error of a measured 0.9 is 0.02."""
 MOST_OF_A_USER = 50
 """Of the checked runs of a site: no user alone earns or loses its trust (docs/decisions/experience.md)."""
 LEAST_OWN = 20
@@ -52,7 +52,7 @@ LEAST_OWN = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Whether a run stayed below the upper ends of what history had estimated.
+    """Whether a run stayed below the upper ends of its estimates by history.
 
     Attributes:
         user: Of the job, as submissions name it.
@@ -143,7 +143,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryTrust:
-    """What history has earned at a site.
+    """The trust in history at a site.
 
     Attributes:
         site: The newest runs of all users.
@@ -195,7 +195,7 @@ def history_checks(observations: Iterable[Observation], least_sampled_s: float) 
 
 
 def history_trust(checks: Iterable[Check]) -> HistoryTrust:
-    """Return what *checks*, in any order, have earned."""
+    """Return the trust that follows from *checks*, in any order."""
     by_user: dict[str, list[bool]] = defaultdict(list)
     for check in sorted(checks, key=lambda check: check.ended_at_s):
         # A job was lost: what its user's history had earned before counts no more.

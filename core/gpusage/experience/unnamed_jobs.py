@@ -1,11 +1,11 @@
-"""A job that names no model -> estimates by its history, and what policies decide by.
+"""A job that names no model -> estimates by its history, and the input of policies.
 
 Invariants:
 
 1. No GPU type is preferred and none required: history does not show how fast the job is on which.
 2. A share is in question only where history has estimates of memory and utilization on every GPU the job may have.
 3. Nothing shows how a job's kernels grow on fewer SMs, so they are taken to grow as much as they can: a share with a
-   quarter of the SMs makes the GPU's own time four times as long. What the GPU waited for before absorbs that in part.
+   quarter of the SMs makes the GPU's own time four times as long. The GPU's earlier waiting absorbs that in part.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def estimates_by_gpu(
     history: History | None,
     find_gpu: GpuLookup,
 ) -> Mapping[str, ObservedFigures]:
-    """Return what plugins, in *answers*, or else *history* know of *job* alone on each of *gpus*, by its name."""
+    """Return the estimates of *job* alone on each of *gpus*, by its name: of plugins, in *answers*, or of *history*."""
     # A site's plugin may know the job better; history fills in what it leaves open.
     if history is not None:
         identity = job_identity(job.submitter, request=job.request)
@@ -74,7 +74,7 @@ def estimates_by_gpu(
 def policy_input(
     job: Job, cluster: Cluster, gpus: Mapping[str, Gpu], estimates: Mapping[str, ObservedFigures], rules: Rules
 ) -> PolicyInput | None:
-    """Return what policies decide by; ``None`` where *estimates* are not enough.
+    """Return the input of policies; ``None`` where *estimates* are not enough.
 
     Args:
         job: It names no model.
@@ -125,7 +125,7 @@ def gpu_need(known: ObservedFigures, gpu: Gpu) -> GpuNeed | None:
 
 
 def share_prices(need: GpuNeed, percents: Sequence[int]) -> tuple[Price, ...]:
-    """Return what shares of *percents* cost a job of *need* alone on the GPU."""
+    """Return the prices of shares of *percents* for a job of *need* alone on the GPU."""
     prices = []
     for share_percent in percents:
         low, value, high = (
@@ -152,7 +152,7 @@ def largest_slowdown(utilization: float, share_percent: int) -> float:
 
 
 def reasons_of(estimates: Mapping[str, ObservedFigures]) -> tuple[str, ...]:
-    """Return the reasons of a decision by *estimates*: that the job names no model, and what its history shows."""
+    """Return the reasons of a decision by *estimates*: that the job names no model, and the figures of its history."""
     # The reasons name the GPU on which the job takes most.
     busiest = _highest({gpu: known.gpu_utilization for gpu, known in estimates.items()})
     largest = _highest({gpu: known.memory_bytes for gpu, known in estimates.items()})

@@ -35,6 +35,7 @@ BROKEN_PROMISE = "a promised latency might not hold"
 TOO_BUSY = "a GPU might be too busy for all of its jobs"
 _SHOWN = 3
 _End = Callable[[Interval], float]
+_Need = Callable[[Neighbour, _End], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,8 @@ def _stretch(newcomer: Neighbour, partners: Sequence[Neighbour], end: _End) -> f
     part, so that one more job never makes it less.
     """
     stretch = 1.0
-    for need in (_threads, _bandwidth):
+    needs: tuple[_Need, ...] = (_threads, lambda job, end: end(job.need.dram_activity))
+    for need in needs:
         total, room = need(newcomer, end), WHOLE_PERCENT - newcomer.share_percent
         densities = [(need(job, end) / job.share_percent, job.share_percent) for job in partners]
         for density, share in sorted(densities, reverse=True):
@@ -194,7 +196,3 @@ def _threads(job: Neighbour, end: _End) -> float:
     """Return the part of the GPU's SMs that *job* keeps active; its need on a share counts the share's own SMs."""
     part, active = job.thread_percent / WHOLE_PERCENT, end(job.need.sm_activity)
     return active * part if job.need.share_percent < WHOLE_PERCENT else min(active, part)
-
-
-def _bandwidth(job: Neighbour, end: _End) -> float:
-    return end(job.need.dram_activity)

@@ -139,23 +139,24 @@ def is_fast(offer: Offer, reach: Reach, within: Limits) -> bool:
 def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
     """Return whether the site lets a share confine a job to the places of *offers*."""
     # A bound job waits where its room is gone again, unless gpusaged may release it.
-    has_room = reach.releases and any(_has_room(offer, reach) for offer in offers)
-    return bind == "always" or (bind == "room" and has_room)
+    if bind != "room" or not reach.releases:
+        return bind == "always"
 
+    for offer in offers:
+        pool, request = offer.candidate.pool, reach.request
+        rooms = [
+            kind.room
+            for kind in pool.node_kinds
+            if any(could_run(kind, request, name) for name in reach.partitions or ("",))
+        ]
 
-def _has_room(offer: Offer, reach: Reach) -> bool:
-    """Return whether the share could start now on a node that could run the job."""
-    pool, request = offer.candidate.pool, reach.request
-    rooms = [
-        kind.room
-        for kind in pool.node_kinds
-        if any(could_run(kind, request, name) for name in reach.partitions or ("",))
-    ]
-
-    # Where nothing is known of single nodes, the pool as a whole has to tell.
-    if None in rooms or not rooms:
-        return pool.has_room(offer.share_percent)
-    return any(is_enough(room, offer.share_percent, request) for room in rooms if room is not None)
+        # Where nothing is known of single nodes, the pool as a whole has to tell.
+        if None in rooms or not rooms:
+            if pool.has_room(offer.share_percent):
+                return True
+        elif any(is_enough(room, offer.share_percent, request) for room in rooms if room is not None):
+            return True
+    return False
 
 
 def is_enough(room: Room, share_percent: int, request: GpuRequest) -> bool:

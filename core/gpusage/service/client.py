@@ -51,7 +51,7 @@ def find_status(paths: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def read_status(paths: Sequence[str]) -> tuple[str, dict[str, Any] | None, str]:
-    """Return what `find_status` does; else the first path, nothing, and why the daemon does not answer."""
+    """Return the result of `find_status`; else the first path, nothing, and why the daemon does not answer."""
     try:
         return *find_status(paths), ""
     except RequestError as error:
@@ -59,7 +59,7 @@ def read_status(paths: Sequence[str]) -> tuple[str, dict[str, Any] | None, str]:
 
 
 def in_force(document: Mapping[str, Any]) -> Configuration:
-    """Return the settings in a daemon's status *document*: those that it uses while the file is broken."""
+    """Return the settings in a daemon's status *document*, which it uses even while the file is broken."""
     known = {"mode": document.get("mode"), "kill_switch": document.get("kill_switch", {}).get("path")}
     settings = {key: value for key, value in known.items() if isinstance(value, str)}
     return replace(default_configuration(), **settings, origins=dict.fromkeys(settings, "gpusaged"))  # type: ignore[arg-type]

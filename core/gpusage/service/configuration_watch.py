@@ -31,7 +31,7 @@ class ConfigurationWatcher:
     """Has the newest configuration that can be used.
 
     Args:
-        configuration: What the daemon was started with.
+        configuration: At the daemon's start.
         managers: Whose sections may be in the file.
         path: The configuration's file, ``None`` for the usual one.
 
@@ -87,7 +87,7 @@ class ConfigurationWatcher:
             _log.info("configuration read again: mode %s", self.configuration.mode)
 
     def _is_truncated(self, text: str) -> bool:
-        """Return whether *text* may be half of what somebody is writing."""
+        """Return whether *text* may be a half-written file."""
         if not text.strip():
             return bool(self._text.strip())
         is_beginning = len(text) < len(self._text) and self._text.startswith(text)
@@ -141,7 +141,7 @@ def kill_reason(path: str) -> str | None:
 
 
 def _read_text(path: Path) -> str:
-    """Return what is there now, nothing where it is gone; `load_configuration` says why it cannot be read."""
+    """Return the file's text, none where it is gone; `load_configuration` says why it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

@@ -41,10 +41,10 @@ _log = logging.getLogger("gpusage.service")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Helpers:
-    """What works in the background, each in a thread of its own.
+    """The workers in the background, each in a thread of its own.
 
     Attributes:
-        runs: Counts what *usage_collector* collects.
+        runs: Counts the runs that *usage_collector* collects.
         metrics: Where Prometheus may ask; ``None`` where a site does not want that.
     """
 

@@ -48,7 +48,7 @@ class Dispatcher:
     """Answers lines.
 
     Args:
-        state: What decisions rest on.
+        state: Has the newest snapshot.
         request_handler: Handles decision requests.
         recorder: Its counts are part of the status.
         job_monitor: Likewise; it runs at once when a job fails.
@@ -80,7 +80,7 @@ class Dispatcher:
     def respond(self, line: bytes, uid: int, reply: Reply, send: Reply) -> None:
         """Answer *line*, which the user *uid* sent, who may ask, by one call of *reply*, now or soon.
 
-        What comes before the answer is sent by *send*.
+        Bytes before the answer are sent by *send*.
 
         Raises:
             ProtocolError: It is no question; *reply* was not called.

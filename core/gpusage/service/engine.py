@@ -34,7 +34,7 @@ from gpusage_hooks.errors import GpuUsageError, PluginError
 from gpusage_hooks.types import Cluster, Code, DecisionRequest, Job, ModelGraph, ModelRequest
 
 REMEMBERED_BYTES = 3_000_000
-"""The limit on all cards, unpacked; what is kept of one, predictions included, takes up to 20 times as much."""
+"""The limit on all cards, unpacked; a graph with its predictions takes up to 20 times as much."""
 LARGEST_REMEMBERED_BYTES = 64 * 1024
 """The limit on one card, unpacked; DenseNet-121 has 27,000."""
 LATE_LIMIT = 256
@@ -81,7 +81,7 @@ class Exchange:
     Attributes:
         job: The job that the adapter parsed, as soon as it did.
         has_responded: The response has left; the engine may still be at it.
-        recorded: So has the record of what the job got.
+        recorded: So has the record of the answer.
     """
 
     request: DecisionRequest
@@ -92,13 +92,9 @@ class Exchange:
     has_responded: bool = False
     recorded: bool = False
 
-    def set_job(self, job: Job) -> None:
-        """Set the job that the adapter parsed; the engine calls this, in its own thread."""
-        self.job = job
-
 
 class DecisionWorker:
-    """Decides the requests that it receives, in a thread, and last those whose clients no longer wait.
+    """Decides the requests that it receives, in a thread, and last the ones whose clients no longer wait.
 
     Args:
         loop: Where `submit` is called, and *on_decided* is.
@@ -158,22 +154,23 @@ class DecisionEngine:
         self._budget = Budget()
 
     def respond(self, exchange: Exchange) -> DecidedResponse:
-        """Return the response to a request, and reserve what it takes before the next one is decided."""
+        """Return the response to a request, and reserve its part of the cluster before the next one is decided."""
         request, snapshot = exchange.request, exchange.snapshot
 
         # A request may have waited behind one like it.
         cache: DecisionCache[DecidedResponse] = snapshot.decision_cache
         response = cache.find(request)
         if response is None:
-            response = self.decide(request, snapshot, exchange.set_job)
+            response = self.decide(exchange)
             cache.add(request, response.fields_read, response)
 
         snapshot.reservations.add(response.reservation)
         snapshot.recent_jobs.remember(response.outcome, request.fields)
         return response
 
-    def decide(self, request: DecisionRequest, snapshot: Snapshot, on_parsed: Callable[[Job], None]) -> DecidedResponse:
-        """Return the response to *request*; *on_parsed* is called early, with the job in question."""
+    def decide(self, exchange: Exchange) -> DecidedResponse:
+        """Return the response to a request; *exchange* has its job early, for an answer without the engine."""
+        request, snapshot = exchange.request, exchange.snapshot
         advisor = snapshot.site_advisor
         fields = AccessRecordingMapping(request.fields)
         request = replace(request, fields=fields, origin=describe_origin(request))
@@ -189,7 +186,7 @@ class DecisionEngine:
             if job is None:
                 response = DecidedResponse(code=Code.DECLINE)
             else:
-                on_parsed(job)
+                exchange.job = job
                 response = self._decide_job(job, snapshot)
         except PluginError as error:
             _log.warning("%s: kept, because of a plugin: %s", request.origin, sentence(error))
@@ -252,7 +249,7 @@ class Budget:
         self._debts: WeightedLruCache[str, tuple[float, float]] = WeightedLruCache(_BUDGET_USERS)
 
     def debt_s(self, user: str, now_s: float) -> float:
-        """Return what *user* has spent and not got back; from `LIMIT_S` on, the user has to wait."""
+        """Return the spent time that has not come back to *user*; from `LIMIT_S` on, the user has to wait."""
         debt_s, then_s = self._debts.get(user) or (0.0, now_s)
         return max(0.0, debt_s - (now_s - then_s) * LIMIT_S / WINDOW_S)
 

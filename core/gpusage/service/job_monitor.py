@@ -43,7 +43,7 @@ class JobMonitor(PeriodicTask):
     """Monitors rewritten jobs, in a thread of its own.
 
     Args:
-        state: Has the managers, and what may be done.
+        state: Has the managers, and the site's mode.
         open_store: Opens the store, in the monitor's thread; ``None`` where nothing is recorded.
 
     Attributes:
@@ -65,7 +65,7 @@ class JobMonitor(PeriodicTask):
         self._last_seen_s = -math.inf
 
     def status(self) -> dict[str, Any]:
-        """Return what was done, and which jobs need an administrator."""
+        """Return the counts of changes, and the jobs that need an administrator."""
         reports = dict(self._reports)
         return {
             "turned_back": self._restored_count,
@@ -88,7 +88,7 @@ class JobMonitor(PeriodicTask):
         self._restore_stuck(self._jobs, time.monotonic())
 
     def execute(self) -> None:
-        """Find the rewritten jobs, those that ran out of memory, and the neighbours of shares."""
+        """Find the rewritten jobs, the failed ones, and the neighbours of shares."""
         snapshot = self._state.snapshot
         for manager in snapshot.clusters:
             context = snapshot.advisor.context(manager)
@@ -169,7 +169,7 @@ class NeighbourLookup:
         self._failed_lookups = Counter[str]()
 
     def find(self, jobs: Iterable[AnnotatedJob]) -> tuple[Neighbour, ...]:
-        """Return the jobs of *jobs* that run on shares, each with what was predicted when its share was decided.
+        """Return the jobs of *jobs* that run on shares, each with its prediction at the decision.
 
         Raises:
             StoreError: The store cannot be read.

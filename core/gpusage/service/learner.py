@@ -3,7 +3,7 @@
 Invariants:
 
 1. No answer waits for it: it reads in a thread of its own, and publishes a whole value.
-2. While the store cannot be read, what was learned before holds.
+2. While the store cannot be read, earlier experience holds.
 3. After a new run everything is learned anew, so the order in which runs come changes nothing.
 """
 
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: float) -> Learned:
-    """Return what the runs in *store* show.
+    """Return the experience of the runs in *store*.
 
     Raises:
         StoreError: It cannot be read.
@@ -120,7 +120,7 @@ class Learner(PeriodicTask):
 
     Args:
         configuration: Returns the newest.
-        publish: Receives what was learned, whenever that may have changed.
+        publish: Receives the experience, whenever it may have changed.
     """
 
     def __init__(self, configuration: Callable[[], Configuration], publish: Callable[[Learned], None]) -> None:

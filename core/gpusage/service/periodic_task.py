@@ -16,7 +16,7 @@ class PeriodicTask(ABC):
 
     Args:
         name: Of the thread.
-        failure_message: What cannot be done when a run fails, for the log.
+        failure_message: The consequence of a failed run, for the log.
 
     Attributes:
         error: Why the last run failed; ``None`` where it did not.

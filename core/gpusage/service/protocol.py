@@ -63,13 +63,13 @@ Question = DecisionRequest | FailureNotice | Ping | StatusQuery
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """What a decision request gets back.
+    """The answer to a decision request.
 
     Attributes:
-        code: What is done to the job.
+        code: As it is applied to the job.
         message: For its user.
-        settings: ``set.X`` and ``env.X`` keys with what to set in the job.
-        mark: What follows the number in the annotation that the job is to carry; ``""`` for none.
+        settings: ``set.X`` and ``env.X`` keys with the values to set in the job.
+        mark: Of the job's annotation, the text after the number; ``""`` for none.
         overdue: Deciding took too long: who asks again may get a better answer.
     """
 
@@ -103,7 +103,7 @@ def parse_line(line: bytes) -> Question:
     """Return the question that *line* holds, its newline left out.
 
     Raises:
-        ProtocolError: The line is not JSON, of another version, or lacks what a question needs.
+        ProtocolError: The line is not JSON, of another version, or lacks a field of its question.
     """
     try:
         try:
@@ -158,7 +158,7 @@ def _parse_decision_request(message: Mapping[str, Any]) -> DecisionRequest:
 
 
 def json_line(message: Mapping[str, Any]) -> bytes:
-    """Return *message* as one line of UTF-8, its newline included; what UTF-8 cannot hold becomes a question mark."""
+    """Return *message* as one line of UTF-8, newline included, with ? for a character that UTF-8 cannot hold."""
     try:
         return msgspec.json.encode(message) + b"\n"
     except UnicodeEncodeError:
@@ -169,5 +169,5 @@ def json_line(message: Mapping[str, Any]) -> bytes:
 UNCHANGED = Response(code=Code.KEEP)
 LATE = replace(UNCHANGED, overdue=True)
 THINKING = b" "
-"""What comes before an answer that takes a while: white space before JSON, so any reader of answers may get it."""
+"""Sent before an answer that takes a while: white space before JSON, so any reader of answers may get it."""
 ALIVE = json_line({"v": VERSION, "code": "OK"})

@@ -4,8 +4,8 @@ Invariants:
 
 1. `Recorder.record` is called in the event loop, and never waits: no answer waits for a disk.
 2. One writer thread calls plugins, writes the store and logs; decisions that wait meanwhile are written together.
-3. What the store refuses waits, and is tried again, until `WAITING_LIMIT` wait or the process ends: a store that is
-   away for a while loses nothing. A decision that it refuses while it accepts others is lost.
+3. A decision that the store refuses waits, and is tried again, until `WAITING_LIMIT` wait or the process ends: a store
+   that is away for a while loses nothing. A decision that it refuses while it accepts others is lost.
 4. A decision is written, or counted as lost. Only the death of the process loses those of its last moment uncounted;
    their jobs carry the decision in their annotations.
 5. Two sources report one run, the sampler on its node and the manager that saw it fail. Whichever comes first, and
@@ -85,7 +85,7 @@ class Recorder:
         self._thread.start()
 
     def record(self, make_record: Callable[[], DecisionRecord]) -> None:
-        """Write what *make_record* returns; it is called a little later, when the answer has left."""
+        """Write the result of *make_record*, which is called a little later, when the answer has left."""
         self.counts.waiting += 1
         if not self._batch:
             self._batch_timer = self._loop.call_later(BATCH_DELAY_S, self._hand_over)
@@ -95,7 +95,7 @@ class Recorder:
             self._loop.call_soon(self._hand_over)
 
     async def close(self, limit_s: float = 2.0) -> None:
-        """Write what waits, and end; what cannot be written within *limit_s* is lost."""
+        """Write waiting decisions, and end; the ones that take longer than *limit_s* are lost."""
         self._hand_over()
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join, limit_s)
@@ -172,7 +172,7 @@ class Recorder:
         return records, False
 
     def _write_one_by_one(self, records: list[DecisionRecord]) -> tuple[list[DecisionRecord], list[DecisionRecord]]:
-        """Write *records* one by one; return those to try again, and those that alone are refused.
+        """Write *records* one by one; return the ones to try again, and the ones that alone are refused.
 
         Two refusals in a row are the store's fault, not the records'. They go to the end, so as to block no others.
         """
@@ -191,7 +191,7 @@ class Recorder:
         return [], [record for record in refused if self._write([record])[0]]
 
     def _write(self, records: list[DecisionRecord]) -> tuple[list[DecisionRecord], str | None]:
-        """Write *records*, some in a transaction; return those that could not be written, and why."""
+        """Write *records*, some in a transaction; return the unwritten ones, and why."""
         for begin in range(0, len(records), TRANSACTION_LIMIT):
             try:
                 self._store.record_all(records[begin : begin + TRANSACTION_LIMIT])

@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. Runs in the event loop and never waits; what takes time runs in the engine's or the recorder's thread.
+1. Runs in the event loop and never waits; slow work runs in the engine's or the recorder's thread.
 2. A response leaves within its client's limit, whatever the engine is doing.
 3. Counting costs a response about two microseconds, needs no library, and never waits.
 """
@@ -29,7 +29,7 @@ from gpusage.store.annotation import RecordNumbers
 from gpusage_hooks.types import Code, DecisionRecord, DecisionRequest, JobIdentity
 
 ENGINE_SHARE = 0.7
-"""Of the limit on the whole exchange: what deciding may take, so that reading, recording and sending fit as well."""
+"""Of the limit on the whole exchange: the time of deciding, so that reading, recording and sending fit as well."""
 CLOCKS_APART_S = 5.0
 """A client whose deadline is further away than this has another clock."""
 BEHIND_S = 0.002
@@ -93,7 +93,7 @@ class RequestHandler:
     """Responds to decision requests.
 
     Args:
-        recorder: Keeps what was decided.
+        recorder: Keeps the decisions.
         job_monitor: Is woken when a job was rewritten.
         loop: Where `handle` is called.
 
@@ -154,7 +154,7 @@ class RequestHandler:
         self._worker.submit(exchange)
 
     def _overdue(self, exchange: Exchange) -> None:
-        """Respond without the engine; the record says what the job really got.
+        """Respond without the engine; the record has the real answer.
 
         If the job is not parsed yet, its record waits for the engine, and its user gets no message. The client leaves
         the annotation, which then has no number.
@@ -170,7 +170,7 @@ class RequestHandler:
         self._settle(respond_overdue(exchange), exchange.request, exchange.reply)
 
     def _finish(self, exchange: Exchange, response: DecidedResponse | None) -> None:
-        """Send and record *response*; if the job was answered without the engine, record what it got."""
+        """Send and record *response*; if the job was answered without the engine, record that answer."""
         if exchange.timer is not None:
             exchange.timer.cancel()
         if response is not None:

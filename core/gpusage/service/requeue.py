@@ -4,7 +4,7 @@ Invariants:
 
 1. Nothing is started again here: whoever waits for a job would have seen it fail. Its adapter's own part on the node
    requeues it before anybody hears of the end; that gives back what was taken, so no mode or kill switch stops it.
-2. This process handles a run once. What cannot be recorded is tried again in the next run.
+2. This process handles a run once. A run that cannot be recorded is tried again.
 3. A run ends in time, and each user's first job comes before anybody's second: one user's many hold up no others.
 """
 

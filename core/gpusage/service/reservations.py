@@ -88,7 +88,7 @@ class PendingReservations:
                     del self._reservations[second]
 
     def remaining_capacity(self, cluster: Cluster) -> Cluster:
-        """Return *cluster* with the room that is left of what was seen."""
+        """Return *cluster* with the room that is left of its last observation."""
         with self._lock:
             reservations = sum(self._reservations.values(), Counter[Reservation]())
         return remaining_capacity(cluster, reservations)
@@ -126,13 +126,13 @@ class RecentJobs:
                 del jobs[next(iter(jobs))]
 
     def of(self, manager: str) -> tuple[Mapping[str, float], ...]:
-        """Return what `Cluster.recent_jobs` is for *manager*, oldest first."""
+        """Return `Cluster.recent_jobs` of *manager*, oldest first."""
         with self._lock:
             return tuple(self._jobs.get(manager, {}).values())
 
 
 def remaining_capacity(cluster: Cluster, reservations: Mapping[Reservation, int]) -> Cluster:
-    """Return *cluster* with the room that *reservations*, each made so many times, leave of what was seen."""
+    """Return *cluster* with the room that *reservations*, each made so many times, leave of its last observation."""
     own = {}
     for reservation, times in reservations.items():
         if reservation.manager == cluster.manager:
@@ -143,7 +143,7 @@ def remaining_capacity(cluster: Cluster, reservations: Mapping[Reservation, int]
 
 
 def reservation_of(outcome: Outcome, cluster: Cluster) -> Reservation | None:
-    """Return what *outcome* takes of *cluster* where it gives a share or a slice; ``None`` where it gives neither."""
+    """Return the part of *cluster* that *outcome* takes by a share or a slice; ``None`` where it gives neither."""
     request = outcome.decision.request
     # A slice is one of the pool's GPUs.
     part = request.mps_thread_percent or (WHOLE_PERCENT if request.bound_types else None)
@@ -185,14 +185,14 @@ def _left_of_pool(pool: GpuPool, reservations: Mapping[Reservation, int]) -> Gpu
 
 
 def _left_of_kind(kind: NodeKind, room: Room, claimed: Mapping[int, int]) -> NodeKind:
-    """Return *kind* without what was claimed; cores and memory of its nodes are not counted."""
+    """Return *kind* without its *claimed* parts; cores and memory of its nodes are not counted."""
     free, part = _remaining(kind.free_gpu_count, 0 if kind.free_gpu_count else room.share_percent, claimed)
     share_percent = WHOLE_PERCENT if free else part
     return replace(kind, free_gpu_count=free, room=replace(room, share_percent=share_percent))
 
 
 def _left_of_rooms(rooms: Sequence[Room], reservations: Mapping[Reservation, int]) -> tuple[Room, ...]:
-    """Return *rooms* without what *reservations* take: as many of each, and of those with most room one more."""
+    """Return *rooms* less *reservations*: as many of each, and of those with most room one more."""
     parts = {room.node: room.share_percent for room in rooms}
 
     # Beyond the limit reservations count without the nodes that they avoid: the room is underestimated, if anything.

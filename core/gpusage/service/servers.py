@@ -82,16 +82,6 @@ class Server:
             connection.close()
         await asyncio.sleep(0)
 
-    def admit(self, connection: Connection, uid: int) -> bool:
-        """Add *connection*, unless *uid* may not ask or there are too many already."""
-        if not self.dispatcher.trusts(uid):
-            self.dispatcher.refuse(uid)
-            return False
-        if len(self.connections) >= CONNECTIONS_LIMIT:
-            return False
-        self.connections.add(connection)
-        return True
-
     def _sweep(self) -> None:
         """Close idle connections."""
         oldest_s = self.loop.time() - IDLE_LIMIT_S
@@ -122,8 +112,16 @@ class Connection(asyncio.Protocol):
             self._uid = peer_uid(transport.get_extra_info("socket"))
         except OSError:
             self._uid = -1
-        if not self._server.admit(self, self._uid):
+
+        # Not among too many already, and never a user who may not ask.
+        server = self._server
+        if not server.dispatcher.trusts(self._uid):
+            server.dispatcher.refuse(self._uid)
             self._transport.abort()
+        elif len(server.connections) >= CONNECTIONS_LIMIT:
+            self._transport.abort()
+        else:
+            server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Forget the client; an answer still in work will go nowhere."""
@@ -152,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._advance()
 
     def close(self) -> None:
-        """Close the connection, and drop what was not sent yet."""
+        """Close the connection, and drop unsent bytes."""
         self._transport.abort()
 
     def _advance(self) -> None:

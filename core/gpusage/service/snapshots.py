@@ -1,4 +1,4 @@
-"""What decisions rest on: the configuration, the kill switch and the clusters, kept fresh in the background.
+"""The basis of decisions: the configuration, the kill switch and the clusters, kept fresh in the background.
 
 Invariants:
 
@@ -70,7 +70,7 @@ class Snapshot:
         kill_reason: Why nothing may be rewritten, where the kill switch is on.
         trusted_uids: Who may ask.
         decision_cache: Responses that follow from this snapshot; they die with it.
-        reservations: What was given of the clusters since they were seen; all snapshots have the same.
+        reservations: Shares that were given since the clusters were observed; all snapshots have the same.
         recent_jobs: Recent jobs; all snapshots have the same.
     """
 
@@ -101,9 +101,9 @@ class State:
     """Keeps the newest snapshot.
 
     Args:
-        configuration: What the daemon was started with.
+        configuration: At the daemon's start.
         advisor: Its rules and the managers' settings are replaced by the configuration's.
-        managers: Whom to ask what they have.
+        managers: Their clusters are observed.
         path: The configuration's file, ``None`` for the usual one.
 
     Attributes:
@@ -145,7 +145,7 @@ class State:
         self._stop.set()
 
     def refresh(self) -> None:
-        """Read again what has changed on disk, and publish a new snapshot where that changes anything."""
+        """Read changed files again, and publish a new snapshot where that changes anything."""
         self._watcher.reload_if_changed()
         self._killed = kill_reason(self._watcher.configuration.kill_switch)
         self._publish()
@@ -179,7 +179,7 @@ class State:
             self._publish()
 
     def status(self) -> dict[str, Any]:
-        """Return what decisions rest on now, for people: nothing that no decision knows of yet."""
+        """Return the basis of decisions for people: nothing that no decision knows of yet."""
         snapshot, now_s = self.snapshot, time.monotonic()
         return {
             "mode": snapshot.configuration.mode,
@@ -285,7 +285,7 @@ def _guarded(action: Callable[[], None]) -> None:
 
 
 def warm_up_predictors(advisor: Advisor, cluster: Cluster) -> None:
-    """Do in advance what makes the first prediction slow: import modules, read tables, fill caches.
+    """Do the slow part of the first prediction in advance: import modules, read tables, fill caches.
 
     A small model is predicted and priced on every GPU of *cluster*; a failure is for the first job to report.
     """

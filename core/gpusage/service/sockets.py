@@ -8,7 +8,7 @@ Invariants:
 1. A socket is bound, then given its permissions, and only then listened at, so that nobody connects before.
 2. It lies where no stranger may put a file, and only the file itself gets permissions, never the target of a link.
 3. It is bound before anything is started, so that a daemon that cannot listen says so; served from `serve` on.
-4. What others put in the file's place is left alone.
+4. Another file in the socket's place is left alone.
 """
 
 from __future__ import annotations

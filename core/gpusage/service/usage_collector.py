@@ -4,7 +4,7 @@ Invariants:
 
 1. A thread and a connection of its own: no answer to a job waits for usage.
 2. A run that is reported again reaches no plugin again while this process lives; the store has each run once.
-3. What could not be written is collected and written again.
+3. Usage that could not be written is collected and written again.
 4. A run is counted once: nodes' reports stay for long, so a restarted daemon collects old runs again, but what the
    store has is not new.
 """
@@ -91,11 +91,11 @@ class UsageCollector(PeriodicTask):
         self._recorded_count = 0
 
     def status(self) -> dict[str, Any]:
-        """Return how many runs were recorded, and what is wrong."""
+        """Return how many runs were recorded, and the last error."""
         return {"recorded": self._recorded_count, "error": self.error}
 
     def execute(self) -> None:
-        """Collect the usage of every manager's runs, and write what is new."""
+        """Collect the usage of every manager's runs, and write new ones."""
         snapshot, reported = self._state.snapshot, list[Usage]()
         for manager, cluster in snapshot.clusters.items():
             if self._tally is not None:
@@ -143,7 +143,7 @@ def is_new(store: DecisionStore, usage: Usage) -> bool:
 
 
 def count_runs(tally: RunCounters, store: DecisionStore, usages: Sequence[Usage], least_s: float) -> None:
-    """Add to *tally* what *usages* show, which are in *store*, where sampled for *least_s* or longer."""
+    """Add *usages*, which are in *store*, to *tally* where sampled for *least_s* or longer."""
     for usage in usages:
         for observed in (each for each in _of_job(store, usage) if _is_same(each.usage, usage)):
             tally.add(observed)

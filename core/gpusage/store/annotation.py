@@ -1,11 +1,11 @@
-"""The annotation: one line that a workload manager keeps with a job, and that says what became of the job.
+"""The annotation: one line that a workload manager keeps with a job, and that reports gpusage's change of it.
 
 ``gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40, prefer v100 | one reason; another``
 
 Invariants:
 
 1. An annotation is printable ASCII: logs, terminals and databases of every kind can hold it.
-2. The text of a `JobAnnotation` is what `parse_annotation` reads, also cut off, and behind a site's own text.
+2. `parse_annotation` reads the text of a `JobAnnotation`, also cut off, and behind a site's own text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MARK = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobAnnotation:
-    """What an annotation says.
+    """The content of an annotation.
 
     Attributes:
         number: Of the record that the store has; empty where gpusaged had decided nothing yet.
@@ -69,7 +69,7 @@ class JobAnnotation:
 
     @property
     def rest(self) -> str:
-        """What follows the number."""
+        """The text after the number."""
         mode = "" if self.mode == "enforce" else f" ({self.mode})"
         change = f" {self.before}" + f" -> {self.after}" * (self.after != self.before)
         return shortened(ascii_line(f" {self.code}{mode}{change.rstrip()} | {self.reasons}"), REST_LIMIT_BYTES)
@@ -93,7 +93,7 @@ def with_annotation(text: str, mark: JobAnnotation, limit_bytes: int) -> str:
     """Return *text* with *mark* in place of the annotation that it holds, or behind it; only *mark* is cut off.
 
     Args:
-        text: What others wrote stays.
+        text: The words of others stay.
         mark: Printable ASCII.
         limit_bytes: Of the whole.
     """

@@ -38,7 +38,7 @@ class StoreError(GpuUsageError):
 
 
 class DecisionStore(ABC):
-    """Keeps decisions, and what the jobs really used.
+    """Keeps decisions, and the usage of jobs.
 
     Args:
         name: The store's place, for messages.
@@ -72,14 +72,14 @@ class DecisionStore(ABC):
 
     @abstractmethod
     def record_usage(self, usages: Sequence[Usage]) -> None:
-        """Keep *usages*, all in one transaction; what is known of the same run of a job is replaced.
+        """Keep *usages*, all in one transaction; a row of the same run is replaced.
 
         Raises:
             StoreError: None of them could be written.
         """
 
     def prepare(self) -> None:
-        """Open the store now, so that the first decision need not wait; that one reports what fails."""
+        """Open the store now, so that the first decision need not wait; that one reports a failure."""
         with suppress(*self.reading_errors, StoreError):
             self._open()
 
@@ -120,7 +120,7 @@ class DecisionStore(ABC):
         number: str | None = None,
         count: int | None = None,
     ) -> tuple[Observation, ...]:
-        """Return what jobs really did, each with its decision, the last that ended first; none without a store.
+        """Return the runs of jobs, each with its decision, the last that ended first; none without a store.
 
         Args:
             since_s: Only runs that ended then or later, seconds since 1970.

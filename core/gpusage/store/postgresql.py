@@ -216,7 +216,7 @@ def parse_address(url: str) -> Address:
 
 
 def ssl_context(mode: str) -> ssl.SSLContext | bool | None:
-    """Return what pg8000 wants for *mode*: its own True encrypts and checks nothing, its None tries to."""
+    """Return pg8000's argument for *mode*; its None encrypts if the server can."""
     # pg8000's True would encrypt and check nothing.
     if mode == "verify-full":
         return ssl.create_default_context()

@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a job really did, with what was decided of it.
+    """The usage of a run, with the decision on its job.
 
     Attributes:
         decision: ``None`` where the job carried no number, or its decision is kept no more.
@@ -172,7 +172,7 @@ def _with_valid_unicode(value: object) -> object:
 
 
 def replace_invalid_unicode(text: str) -> str:
-    """Return *text* with what UTF-8 cannot hold as question marks."""
+    """Return *text* with a question mark for each character that UTF-8 cannot hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -185,7 +185,7 @@ def _encodable(value: object) -> object:
 
 
 def usage_upsert(schema: str) -> str:
-    """Return the statement that keeps one row of `usage_values`; the same run again replaces what was known of it."""
+    """Return the statement that keeps one row of `usage_values`; the same run again replaces its row."""
     # SQLite since 3.24, and PostgreSQL, have ON CONFLICT.
     marks = ", ".join(f":{name}" for name in USAGE_COLUMNS)
     fresh = ", ".join(f"{name} = excluded.{name}" for name in ("owner", "ended_at_s", "outcome", "record"))
@@ -244,7 +244,7 @@ def deletion(schema: str, table: str, *, keep_days: float, new_count: int) -> tu
 
 
 def decode_observations(rows: Iterable[tuple[str, str | None]], store: str) -> tuple[Observation, ...]:
-    """Return what rows of `usage_query` hold; a strange row of *store* is left out and hides no other."""
+    """Return the observations in rows of `usage_query`; a strange row of *store* is left out and hides no other."""
     observations = []
     for text, decision in rows:
         for usage in decode_records([text], Usage, store):

@@ -42,7 +42,7 @@ def lucid(data: DataFolder, advisor: Advisor, seed: int, site_types: Sequence[st
         speeds[number] = [draw_value(ratio, of_speed) for ratio in ratios]
         speeds[number, place] = 1.0
         memory[number] = draw_value(needs[place].memory_bytes, of_memory)
-    return ReplayTruth(pairs=here, runs=runs, speeds=speeds, memory=memory)
+    return ReplayTruth(kinds=here.kinds, pairs=here, runs=runs, speeds=speeds, memory=memory)
 
 
 def _known_runs(data: DataFolder, here: PairTruth) -> Iterator[KnownRun]:

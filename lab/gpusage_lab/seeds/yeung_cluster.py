@@ -24,8 +24,7 @@ from gpusage_hooks.types import Cluster
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.pair_truth import PairTruth, gavel, lucid
-from gpusage_planning.replay.site import MeasuredPairs
-from gpusage_planning.simulator.contract import Jobs, Policy
+from gpusage_planning.simulator.contract import Jobs, Kind, Policy
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.policies import Packing, Sets, Slots
@@ -99,13 +98,13 @@ def experiment(data: DataFolder, truth: str, seed: int = 0) -> list[Outcome]:
     runs: dict[str, list[Figures]] = {}
     for repetition in range(REPETITIONS):
         actual = TRUTHS[truth](data, seed + repetition)
-        jobs = draw_jobs(actual, seed + repetition)
+        jobs = draw_jobs(actual.kinds, seed + repetition)
         for policy, fleet in policies(actual):
             runs.setdefault(policy.name, []).append(simulate(jobs, fleet, policy, actual).figures)
     return [_outcome(name, figures, runs[SLOTS]) for name, figures in runs.items()]
 
 
-def draw_jobs(truth: MeasuredPairs, seed: int, count: int = JOBS, longest_s: float = LONGEST_S) -> Jobs:
+def draw_jobs(kinds: tuple[Kind, ...], seed: int, count: int = JOBS, longest_s: float = LONGEST_S) -> Jobs:
     """Return the *count* jobs of one repetition, of which none takes longer alone than *longest_s*."""
     generator = np.random.default_rng([seed, 1])
     work_s = np.exp(generator.uniform(np.log(SHORTEST_S), np.log(longest_s), count))
@@ -115,9 +114,9 @@ def draw_jobs(truth: MeasuredPairs, seed: int, count: int = JOBS, longest_s: flo
         work_s=work_s,
         limit_s=work_s,
         gpu_count=np.ones(count, dtype=np.int32),
-        kind=generator.integers(len(truth.kinds), size=count).astype(np.int32),
+        kind=generator.integers(len(kinds), size=count).astype(np.int32),
         user=np.zeros(count, dtype=np.int32),
-        kinds=truth.kinds,
+        kinds=kinds,
         users=("someone",),
     )
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from gpusage.decisions.advisor import Advisor
 from gpusage_hooks.types import Cluster, GpuPool, ModelGraph, Workload
-from gpusage_planning.simulator.contract import Colocation, FloatArray, JobRequest, Jobs, Kind, Policy, Tenant
+from gpusage_planning.simulator.contract import Colocation, FloatArray, JobRequest, Jobs, Kind, Policy, Tenant, Truth
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, fleet_of
 from gpusage_planning.simulator.policies import Production, Slots, production
@@ -37,39 +36,22 @@ class KnownRun:
     run: Workload
 
 
-class MeasuredPairs(Protocol):
-    """The throughput of jobs beside each other on the GPU type that was measured."""
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds of jobs."""
-        ...
-
-    def colocation_of(self, tenants: Sequence[Tenant], gpu_type: int, /) -> Colocation:
-        """Return the speeds of *tenants* on one GPU."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplayTruth:
     """Speeds and memory of the kinds of jobs on the types of a site.
 
     Attributes:
-        pairs: What happens on one GPU.
+        pairs: What happens on one GPU, of the type that was measured.
         runs: Of each kind.
         speeds: A row per kind, a column per type: work in a second, alone; 1 on the measured type.
         memory: What each kind needs, in bytes.
     """
 
-    pairs: MeasuredPairs
+    kinds: tuple[Kind, ...]
+    pairs: Truth
     runs: tuple[KnownRun, ...]
     speeds: FloatArray
     memory: FloatArray
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds of jobs."""
-        return self.pairs.kinds
 
     def speed(self, kind: int, gpu_type: int, /) -> float:
         """Return the work per second alone on the whole GPU."""

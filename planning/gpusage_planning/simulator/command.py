@@ -24,7 +24,7 @@ from gpusage_planning.simulator.max_min import ROUND_S
 from gpusage_planning.simulator.report import COLUMNS, RATIO_COLUMNS, notes, page, ratio_row, row
 from gpusage_planning.simulator.result import Result
 from gpusage_planning.simulator.scenario import USUAL
-from gpusage_planning.simulator.source import LastMonth, Source, collect_last_month, scenario
+from gpusage_planning.simulator.source import Source, collect_last_month, scenario
 from gpusage_planning.simulator.sweep import (
     PACKING,
     PREDICTED,
@@ -134,10 +134,14 @@ def _source(how: Mapping[str, Any]) -> Source:
         message = f"Jobs must come from one of {', '.join(sources)}; got {' and '.join(named)}. Leave all but one out."
         raise click.UsageError(message)
 
+    month = None
+    if how["last_month"]:
+        advisor = make_advisor().configured(read_configuration()[0])
+        month = collect_last_month(advisor, time.time(), how["cluster_file"])
     return Source(
         jobs_file=how["jobs_file"],
         format=how["format_name"],
-        month=_month(how["cluster_file"]) if how["last_month"] else None,
+        month=month,
         cluster_file=how["cluster_file"],
         count=how["generate"] or Source().count,
         load=how["load"],
@@ -146,11 +150,6 @@ def _source(how: Mapping[str, Any]) -> Source:
         gpus_per_node=how["gpus_per_node"],
         spread=how["spread"],
     )
-
-
-def _month(cluster_file: Path | None) -> LastMonth:
-    advisor = make_advisor().configured(read_configuration()[0])
-    return collect_last_month(advisor, time.time(), cluster_file)
 
 
 def _results(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from gpusage.devices.catalogue import Catalogue
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Cluster, Gpu, GpuPool
+from gpusage_hooks.types import Cluster, Gpu
 
 SHARES = 100
 """Of a GPU, as the documentation for sites has it."""
@@ -75,8 +75,25 @@ class Fleet:
 
 def fleet_of(cluster: Cluster, catalogue: Catalogue) -> Fleet:
     """Return the GPUs of *cluster*; its pools without GPUs are left out."""
-    types = tuple(_type_of(pool, catalogue) for pool in cluster.pools if pool.gpu_count > 0)
-    return Fleet(types=types, cluster=cluster)
+    types = []
+    for pool in cluster.pools:
+        if not pool.gpu_count:
+            continue
+        gpu = None if pool.gpu is None else catalogue.find(pool.gpu)
+
+        # Nodes of several sizes are divided into the largest that all of them are multiples of; into single GPUs only
+        # where nodes really have one.
+        size = gcd(*pool.node_gpu_counts)
+        one = GpuType(
+            name=pool.site_type,
+            gpu_count=pool.gpu_count,
+            memory_bytes=inf if gpu is None else float(gpu.memory_bytes),
+            gpu=gpu,
+            gpus_per_node=size if size > 1 or {*pool.node_gpu_counts} == {1} else None,
+            node_gpu_counts=pool.node_gpu_counts,
+        )
+        types.append(one)
+    return Fleet(types=tuple(types), cluster=cluster)
 
 
 def with_power(fleet: Fleet, power_w: Mapping[str, tuple[float, float]]) -> Fleet:
@@ -109,39 +126,16 @@ def as_if_installed(cluster: Cluster, catalogue: Catalogue) -> tuple[Cluster, tu
     Each of its GPUs of a known type counts `SHARES`, and a feature holds a job to the type. Slices stay as they are.
     Partitions are left out: no job of a trace names one.
     """
-    undivided = [pool for pool in cluster.pools if _may_be_divided(pool, catalogue)]
-    pools = (_divided(pool) if pool in undivided else pool for pool in cluster.pools)
-    everywhere = (replace(pool, partitions=(), node_kinds=()) for pool in pools)
-    installed = replace(cluster, pools=tuple(everywhere), default_partition=None)
-    return installed, tuple(pool.site_type for pool in undivided)
+    pools, undivided = [], []
+    for pool in cluster.pools:
+        everywhere = replace(pool, partitions=(), node_kinds=())
+        if pool.mps_per_gpu is None and pool.gpu is not None and catalogue.find(pool.gpu).parent_gpu is None:
+            feature = pool.exact_feature or pool.feature or pool.site_type
+            everywhere = replace(everywhere, mps_per_gpu=SHARES, feature=feature, exact_feature=feature)
+            undivided.append(pool.site_type)
+        pools.append(everywhere)
 
-
-def _may_be_divided(pool: GpuPool, catalogue: Catalogue) -> bool:
-    return pool.mps_per_gpu is None and pool.gpu is not None and catalogue.find(pool.gpu).parent_gpu is None
-
-
-def _divided(pool: GpuPool) -> GpuPool:
-    feature = pool.exact_feature or pool.feature or pool.site_type
-    return replace(pool, mps_per_gpu=SHARES, feature=feature, exact_feature=feature)
-
-
-def _type_of(pool: GpuPool, catalogue: Catalogue) -> GpuType:
-    gpu = None if pool.gpu is None else catalogue.find(pool.gpu)
-    memory_bytes = inf if gpu is None else float(gpu.memory_bytes)
-    return GpuType(
-        name=pool.site_type,
-        gpu_count=pool.gpu_count,
-        memory_bytes=memory_bytes,
-        gpu=gpu,
-        gpus_per_node=_common_size(pool.node_gpu_counts),
-        node_gpu_counts=pool.node_gpu_counts,
-    )
-
-
-def _common_size(counts: Sequence[int]) -> int | None:
-    """Return the largest size of nodes into which nodes of all *counts* can be divided, ``None`` where only 1 is."""
-    size = gcd(*counts)
-    return size if size > 1 or {*counts} == {1} else None
+    return replace(cluster, pools=tuple(pools), default_partition=None), tuple(undivided)
 
 
 class Nodes:

@@ -200,7 +200,7 @@ class Queue:
         count = len(trace)
         self.users, self.gpus = trace.user, np.zeros(count)
         self._trace, self._roles, self._runs = trace, roles, runs
-        self._run_s = np.zeros((count, len(fleet.types)))
+        self._run_s = np.zeros(count)
         self._since_s, self._type = np.full(count, inf), np.zeros(count, dtype=np.int32)
         self._usage = [_Usage() for _ in trace.users]
         self._total: tuple[float, float] = (-1.0, 0.0)
@@ -229,7 +229,7 @@ class Queue:
     def stop(self, number: int) -> None:
         """Let a job have no GPUs."""
         job = self.jobs[number]
-        self._run_s[number, self._type[number]] += self.now_s - self._since_s[number]
+        self._run_s[number] += self.now_s - self._since_s[number]
         self._since_s[number] = inf
         self._usage[job.user].change(-job.gpus, self.now_s)
 
@@ -269,16 +269,11 @@ class Queue:
 
     def service_s(self, job: QueuedJob) -> float:
         """Return its attained service: seconds times the GPUs that it held."""
-        return job.gpus * sum(self.run_s(job, gpu_type) for gpu_type in job.types)
-
-    def run_s(self, job: QueuedJob, gpu_type: int) -> float:
-        """Return for how long it has been on GPUs of the type."""
-        run_s, since_s = float(self._run_s[job.number, gpu_type]), float(self._since_s[job.number])
-        return run_s + (self.now_s - since_s) if since_s < inf and self._type[job.number] == gpu_type else run_s
+        return job.gpus * float(self._run_s[job.number] + max(self.now_s - self._since_s[job.number], 0.0))
 
     def run_times_s(self, numbers: IntArray) -> FloatArray:
-        """Return for how long each job has been on GPUs of any type."""
-        times: FloatArray = self._run_s[numbers].sum(axis=1) + np.maximum(self.now_s - self._since_s[numbers], 0.0)
+        """Return for how long each job has been on GPUs."""
+        times: FloatArray = self._run_s[numbers] + np.maximum(self.now_s - self._since_s[numbers], 0.0)
         return times
 
     def usage_share(self, user: int) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import shutil
 import socket
 from pathlib import Path
 
@@ -53,8 +52,6 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
 
     for folder in (layout.etc, layout.logs, layout.run, layout.jobs, layout.state, layout.state / "slurmctld"):
         folder.mkdir()
-    if plan.scripts is not None:
-        shutil.copytree(plan.scripts, layout.etc, dirs_exist_ok=True)
 
     for node in plan.nodes:
         (layout.spool / node.name).mkdir(parents=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,18 +23,13 @@ class ClusterPlan:
     Attributes:
         nodes: At least one.
         mps_per_gpu: Units of gres/mps that one GPU counts; 0 leaves gres/mps out.
-        all_sharing: Whether all GPUs of a node can be shared at once; Slurm's own default is one of them.
         settings: Lines to put at the end of slurm.conf, for example ``("PrologFlags=Alloc",)``.
-        scripts: A folder whose files are copied beside slurm.conf; ``job_submit.lua``, ``cli_filter.lua`` and
-            ``task_prolog.sh`` among them are switched on.
         accounting: Whether slurmdbd, on a MariaDB of the sandbox's own, keeps its books.
     """
 
     nodes: tuple[SandboxNode, ...]
     mps_per_gpu: int = 100
-    all_sharing: bool = True
     settings: tuple[str, ...] = ()
-    scripts: Path | None = None
     accounting: bool = False
 
     @property
@@ -85,8 +80,8 @@ def render_gres_conf(plan: ClusterPlan, layout: Layout) -> str:
         lines.append(f"NodeName={node.name} Name=gpu Type={node.gpu_type} File={files}")
         if plan.mps_per_gpu:
             units = node.gpu_count * plan.mps_per_gpu
-            flags = " Flags=all_sharing" if plan.all_sharing else ""
-            lines.append(f"NodeName={node.name} Name=mps Count={units} File={files}{flags}")
+            # Without the flag, one GPU of a node can be shared at a time.
+            lines.append(f"NodeName={node.name} Name=mps Count={units} File={files} Flags=all_sharing")
 
     return "".join(f"{line}\n" for line in lines)
 
@@ -191,16 +186,4 @@ def render_slurm_conf(
         gres_types="gpu,mps" if plan.mps_per_gpu else "gpu",
         nodes="\n".join(nodes),
     )
-    return text + "".join(f"{line}\n" for line in [*_switches(plan, layout), *plan.settings])
-
-
-def _switches(plan: ClusterPlan, layout: Layout) -> Iterator[str]:
-    """Yield the settings that switch the plan's scripts on."""
-    switches = {
-        "job_submit.lua": "JobSubmitPlugins=lua",
-        "cli_filter.lua": "CliFilterPlugins=lua",
-        "task_prolog.sh": f"TaskProlog={layout.etc}/task_prolog.sh",
-    }
-    for name, setting in switches.items():
-        if plan.scripts is not None and (plan.scripts / name).is_file():
-            yield setting
+    return text + "".join(f"{line}\n" for line in plan.settings)

@@ -29,9 +29,7 @@ class ClusterPlan:
         nodes: At least one. A node without a GPU carries no label; where none is without, applications that name no
             label go to the type of the first node.
         share_per_gpu: Units of the share that one GPU counts; 0 leaves the resource type out.
-        share_type: What the resource type of a share is called.
         whole_gpus: How many yarn.io/gpu each node with GPUs offers beside its shares.
-        labelled: Whether labels exist at all.
         queues: Below root, of equal capacity in every label.
         jar: Goes into the sandbox's lib folder, which is on the classpath of every daemon, client and container.
         further_jars: Likewise.
@@ -44,9 +42,7 @@ class ClusterPlan:
 
     nodes: tuple[SandboxNode, ...]
     share_per_gpu: int = 100
-    share_type: str = "gpusage.io/share"
     whole_gpus: int = 0
-    labelled: bool = True
     queues: tuple[str, ...] = ("default",)
     jar: Path | None = None
     further_jars: tuple[Path, ...] = ()
@@ -59,8 +55,7 @@ class ClusterPlan:
     @property
     def labels(self) -> tuple[str, ...]:
         """The GPU types, in the nodes' order."""
-        types = dict.fromkeys(node.gpu_type for node in self.nodes if node.gpu_count)
-        return tuple(types) if self.labelled else ()
+        return tuple(dict.fromkeys(node.gpu_type for node in self.nodes if node.gpu_count))
 
     @property
     def default_label(self) -> str:

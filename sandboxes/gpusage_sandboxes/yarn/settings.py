@@ -26,12 +26,14 @@ from gpusage_yarn.cluster.configuration import (
     SITE,
 )
 from gpusage_yarn.install.site import MAX_GPUS
+from gpusage_yarn.share_plan import SHARE
 
 MARK = "GPUSAGE_YARN_SANDBOX"
 """The variable that every process of a sandbox carries, containers included; its value is the sandbox's folder."""
 
 RM_PORTS = ("", ".scheduler", ".resource-tracker", ".admin", ".webapp")
 NODE_PORTS = ("", ".localizer", ".collector-service", ".webapp")
+
 _NODE_MEMORY_MIB = 16 * 1024
 _NODE_CORES = 32
 _PLAIN_CALCULATOR = "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
@@ -127,8 +129,8 @@ def _common_files(plan: ClusterPlan, layout: Layout) -> dict[str, str]:
     }
     types = {"yarn.resource-types": "yarn.io/gpu"}
     if plan.share_per_gpu:
-        types["yarn.resource-types"] += f",{plan.share_type}"
-        types[f"yarn.resource-types.{plan.share_type}.maximum-allocation"] = str(MAX_GPUS * plan.share_per_gpu)
+        types["yarn.resource-types"] += f",{SHARE}"
+        types[f"yarn.resource-types.{SHARE}.maximum-allocation"] = str(MAX_GPUS * plan.share_per_gpu)
     return {
         "core-site.xml": render_configuration(core),
         RESOURCE_TYPES: render_configuration(types),
@@ -174,7 +176,7 @@ def _node_settings(plan: ClusterPlan, layout: Layout, node: SandboxNode, ports: 
     nm = "yarn.nodemanager"
     state = layout.state / node.name
     addresses = {f"{nm}{kind}.address": f"127.0.0.1:{port}" for kind, port in zip(NODE_PORTS, ports, strict=True)}
-    offered = {plan.share_type: node.gpu_count * plan.share_per_gpu, "yarn.io/gpu": plan.whole_gpus}
+    offered = {SHARE: node.gpu_count * plan.share_per_gpu, "yarn.io/gpu": plan.whole_gpus}
 
     return {
         **addresses,

@@ -14,7 +14,7 @@ from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import Outcome
 from gpusage.experience.learned import Learned
 from gpusage.graphs.card.text import decode, encode
-from gpusage.service.engine import DecidedResponse, DecisionEngine
+from gpusage.service.engine import DecidedResponse, DecisionEngine, Exchange
 from gpusage.service.snapshots import Snapshot
 from gpusage.settings.configuration import Configuration, SiteMode
 from gpusage_hooks.types import Cluster, Code, DecisionRecord, DecisionRequest, GpuPool, GpuRequest, ModelGraph
@@ -56,7 +56,7 @@ def ruled(
         clusters={"slurm": SLURM, "yarn": build_cluster(VOLTA, advisor.catalogue)},
         kill_reason=kill_reason,
     )
-    return DecisionEngine().decide(DecisionRequest(manager=manager, fields=fields), snapshot, lambda _: None)
+    return DecisionEngine().decide(Exchange(DecisionRequest(manager=manager, fields=fields), snapshot, lambda _: None))
 
 
 def proposed(advisor: Advisor, graph: ModelGraph, view: ClusterSnapshot = VOLTA, **fields: str) -> PlannedSubmission:
@@ -184,7 +184,9 @@ def test_a_site_enforces_in_some_partitions_and_observes_in_others(
         configuration=configuration, advisor=advisor, trusted_uids=frozenset(), clusters={"slurm": cluster}
     )
     fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "partition": partition, "card": card}
-    outcome = DecisionEngine().decide(DecisionRequest(manager="slurm", fields=fields), snapshot, lambda _: None)
+    outcome = DecisionEngine().decide(
+        Exchange(DecisionRequest(manager="slurm", fields=fields), snapshot, lambda _: None)
+    )
     assert outcome.outcome is not None
     assert (outcome.outcome.mode, outcome.outcome.decision.code) == (mode, Code.REWRITE)
     assert bool(outcome.settings) == bool(outcome.message) == (mode == "enforce")

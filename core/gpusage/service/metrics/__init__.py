@@ -1,1 +1,1 @@
-"""What gpusaged counts for Prometheus, and the endpoint that serves it."""
+"""gpusaged's counts for Prometheus, and the endpoint that serves them."""

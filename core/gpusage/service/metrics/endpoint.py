@@ -4,7 +4,8 @@ The unit and ``_total`` are last in each name, and no user's name is anywhere.
 
 Invariants:
 
-1. It shares only the interpreter with what answers jobs: it reads counts, and makes the page at most once in `AGE_S`.
+1. It shares only the interpreter with the answers to jobs: it reads counts, and makes the page at most once in
+   `AGE_S`.
 2. Whatever goes wrong with it, gpusaged goes on without it.
 3. A request ends after `LIMIT_S`, however slowly it comes. Of more than `MAXIMUM_REQUESTS`, the oldest ends.
 """

@@ -31,4 +31,3 @@ def test_a_sandbox_has_a_limit() -> None:
 def test_who_names_no_label_goes_where_there_is_none_or_to_the_first() -> None:
     assert ClusterPlan(nodes=parse_nodes("h100:1,v100:1")).default_label == "h100"
     assert ClusterPlan(nodes=parse_nodes("h100:1,cpu:0")).default_label == ""
-    assert ClusterPlan(nodes=parse_nodes("h100:1"), labelled=False).default_label == ""

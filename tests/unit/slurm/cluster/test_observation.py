@@ -79,5 +79,5 @@ def test_where_it_is_hard_nothing_can_be_preferred_and_a_note_says_why() -> None
 def test_a_job_can_run_again_unseen_where_slurm_requeues_and_our_task_epilog_runs(
     settings: dict[str, str], *, expected: bool
 ) -> None:
-    """Where it cannot, a job shares only if its need is certain (tests/unit/policies/shares/test_price.py)."""
+    """Where it cannot, a job shares only if its need is certain (tests/unit/policies/test_share_price.py)."""
     assert can_requeue_unseen(settings) is expected
