@@ -115,7 +115,7 @@ def test_a_row_is_plausible_and_names_its_source(gpu: Gpu) -> None:
     assert 1e11 < gpu.bandwidth_bytes_per_s < 3e13, "the memory's bandwidth is in bytes per second"
     assert 7e9 < gpu.memory_bytes < 1.1e12, "the memory is in bytes"
     assert set(gpu.peak_flop_per_s) <= {"fp32", "tf32", "fp16", "bf16"}
-    assert ("tf32" in gpu.peak_flop_per_s) == (gpu.generation not in WITHOUT_TF32), "a generation has tf32, or is listed without"
+    assert ("tf32" in gpu.peak_flop_per_s) == (gpu.generation not in WITHOUT_TF32), "tf32, or listed without"
 
 
 def test_dense_rates_are_meant_not_sparse_ones() -> None:
