@@ -215,7 +215,8 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):
         rule, cure = _STRATEGIES[mode]
         refuse("strategy", rule, texts["strategy"], cure)
-    _require_divisible_gpus(values, texts)
+    if "gpus" in values:  # the other keys that divide a job mean nothing without it
+        _require_divisible_gpus(values, texts)
 
     # What is trained, and in which precision.
     divides = next((key for key in ("tensor", "expert") if values.get(key, 1) > 1), None)

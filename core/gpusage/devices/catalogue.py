@@ -22,7 +22,6 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from gpusage.devices.shares import part_of
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.job_values import BYTES_PER_GBIT
@@ -191,6 +190,18 @@ def _nearest(key: str, keys: Sequence[str]) -> str | None:
     prefixes = [prefix for prefix in keys if key.startswith(prefix)]
     similar = difflib.get_close_matches(key[:80], keys, n=1, cutoff=0.7)
     return max(prefixes, key=len) if prefixes else next(iter(similar), None)
+
+
+def part_of(gpu: Gpu, part: float) -> Gpu:
+    """Return *gpu* with *part*, 0 to 1, of its SMs, rates, bandwidth and watts."""
+    # Watts follow the SMs, so that a share holds as much of its peak as the whole board (`sustained_share`).
+    return replace(
+        gpu,
+        sm_count=max(round(gpu.sm_count * part), 1),
+        peak_flop_per_s=MappingProxyType({name: rate * part for name, rate in gpu.peak_flop_per_s.items()}),
+        bandwidth_bytes_per_s=gpu.bandwidth_bytes_per_s * part,
+        power_limit_w=gpu.power_limit_w * part,
+    )
 
 
 def slices_of(gpus: Iterable[Gpu]) -> Iterator[Gpu]:

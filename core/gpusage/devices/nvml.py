@@ -49,15 +49,15 @@ def local_gpus(catalogue: Catalogue) -> tuple[LocalGpu, ...]:
     except pynvml.NVMLError as error:
         raise DeviceError(_nvml_error_message(error)) from error
     try:
-        gpus = []
+        local = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             for device in _devices(pynvml, index):
                 name = pynvml.nvmlDeviceGetName(device)  # bytes in older releases
                 text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
                 total = int(pynvml.nvmlDeviceGetMemoryInfo(device).total)
                 row = row_of(text, total, catalogue)
-                gpus.append(LocalGpu(index=index, nvml_name=text, memory_bytes=total, gpu=row))
-        return tuple(gpus)
+                local.append(LocalGpu(index=index, nvml_name=text, memory_bytes=total, gpu=row))
+        return tuple(local)
     except pynvml.NVMLError as error:
         raise DeviceError(_nvml_error_message(error)) from error
     finally:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from types import MappingProxyType
 
 from gpusage.caches import Identity
+from gpusage.devices.catalogue import part_of
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import MIB, WHOLE_PERCENT
@@ -108,15 +108,3 @@ def _shares_alone(gpu: Identity[Gpu], percents: tuple[int, ...]) -> tuple[Gpu, .
 def alone_on(share: Gpu, gpu: Gpu) -> Gpu:
     """Return *share* of *gpu* while no partner uses the memory."""
     return share if share is gpu else replace(share, bandwidth_bytes_per_s=gpu.bandwidth_bytes_per_s)
-
-
-def part_of(gpu: Gpu, part: float) -> Gpu:
-    """Return *gpu* with *part*, 0 to 1, of its SMs, rates, bandwidth and watts."""
-    # Watts follow the SMs, so that a share holds as much of its peak as the whole board (`sustained_share`).
-    return replace(
-        gpu,
-        sm_count=max(round(gpu.sm_count * part), 1),
-        peak_flop_per_s=MappingProxyType({name: rate * part for name, rate in gpu.peak_flop_per_s.items()}),
-        bandwidth_bytes_per_s=gpu.bandwidth_bytes_per_s * part,
-        power_limit_w=gpu.power_limit_w * part,
-    )

@@ -216,8 +216,11 @@ class Hooks:
 
     def are_ours(self, *hooks: str) -> bool:
         """Return whether nobody but gpusage itself implements *hooks*."""
-        implementations = (implementation for hook in hooks for implementation in self.implementations.get(hook, ()))
-        return all(implementation.is_ours for implementation in implementations)
+        for hook in hooks:
+            for implementation in self.implementations.get(hook, ()):
+                if not implementation.is_ours:
+                    return False
+        return True
 
     def describe_model_names(self) -> list[str]:
         """Return how the models are named that plugins read."""

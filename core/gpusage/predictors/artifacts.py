@@ -19,7 +19,10 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from gpusage.predictors.arrays import FloatArray
 
 T = TypeVar("T")
 PRETRAINED_FOLDER = Path(__file__).with_name("pretrained")
@@ -289,6 +292,25 @@ def _decode(kind: type[T], values: Mapping[str, Any], **decoded: object) -> T:
         message = f"figures that this version does not know: {', '.join(sorted(unknown))}"
         raise ValueError(message)
     return kind(**{name: values[name] for name in names} | decoded)
+
+
+def shaped(name: str, figures: Sequence[Any], *shape: int | None) -> FloatArray:
+    """Return the *figures* that an artifact calls *name* as an array of *shape*, ``None`` being any length.
+
+    An empty list fits every shape that allows a first length of 0.
+
+    Raises:
+        ValueError: They have another shape, or are no numbers.
+    """
+    import numpy as np  # not for every command that reads an artifact
+
+    array = np.array(figures, dtype=np.float64)
+    if array.shape == (0,) and shape[0] in {None, 0}:
+        array = array.reshape([0, *(size or 0 for size in shape[1:])])
+    if array.ndim != len(shape) or any(size not in (None, got) for size, got in zip(shape, array.shape, strict=True)):
+        message = f"{name!r} must have the shape {shape}; got {array.shape}"
+        raise ValueError(message)
+    return array
 
 
 SHIPPED = Pretrained()

@@ -88,10 +88,10 @@ class Band:
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Decisions and usage from `since_s` to `until_s`, seconds since 1970.
+    """Decisions and usage from *since_s* to *until_s*, seconds since 1970.
 
     Attributes:
-        previous_since_s: Start of the previous period, which ended at `since_s`.
+        previous_since_s: Start of the previous period, which ended at *since_s*.
         user: The only user of these jobs; empty for everybody.
         money: Sum over the GPU types with a price, or else with a weight; ``None`` where no type has either.
         currency: Unit of *money*.
@@ -151,7 +151,7 @@ class Period:
 
     @property
     def previous_since_s(self) -> float:
-        """Return the start of the previous period, which ended at `since_s`."""
+        """Return the start of the previous period, which ended where this period begins."""
         return 2 * self.since_s - self.until_s if self.before_since_s is None else self.before_since_s
 
 

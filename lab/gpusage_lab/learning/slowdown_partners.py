@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.devices.shares import part_of
+from gpusage.devices.catalogue import builtin_catalogue, part_of
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.sharing.colocation import PartnerExponents, apply_partners

@@ -20,8 +20,8 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.devices.shares import alone_on, part_of, share_of
+from gpusage.devices.catalogue import builtin_catalogue, part_of
+from gpusage.devices.shares import alone_on, share_of
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.sharing.host import HostUncertainty, gpu_time_shares

@@ -71,12 +71,12 @@ def lookups(tree: ast.AST) -> Iterator[int]:
 
 
 def test_no_code_outside_of_devices_looks_at_the_name_or_generation_of_a_gpu() -> None:
-    strays = [
+    lines = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in sources()
         for line in lookups(ast.parse(path.read_text(encoding="utf-8")))
     ]
-    assert strays == []
+    assert lines == []
 
 
 @pytest.mark.parametrize(

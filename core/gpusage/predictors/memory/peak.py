@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, QUANTISED_BYTES, parameter_share
-from gpusage.predictors.arrays import FloatArray, shaped
-from gpusage.predictors.artifacts import MemoryParameters
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.artifacts import MemoryParameters, shaped
 from gpusage.predictors.intervals import interval_around, spread
 from gpusage.predictors.memory.liveness import (
     GRADIENT_BYTES,

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.shares import memory_cap_bytes
-from gpusage.predictors.arrays import FloatArray, shaped
-from gpusage.predictors.artifacts import ColocationParameters, pretrained
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.artifacts import ColocationParameters, pretrained, shaped
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.sharing.host import SHARPNESS
 from gpusage_hooks import hookimpl

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.arrays import FloatArray, IntArray, shaped
-from gpusage.predictors.artifacts import ActivityParameters, ForestParameters
+from gpusage.predictors.arrays import FloatArray, IntArray
+from gpusage.predictors.artifacts import ActivityParameters, ForestParameters, shaped
 from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
 from gpusage.predictors.times.step_time import Timing
 from gpusage.predictors.work.decoding import DecodingWork
@@ -115,7 +115,9 @@ def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int, decoding: De
         flop += times * float(counts @ one.flop) * passes
         traffic += times * float(counts @ (one.read_bytes + one.parameter_bytes + one.written_bytes)) * passes
 
-    inputs = sum(prod(abs(size) for size in shape[1:]) for _, shape in graph.inputs) * batch_size
+    inputs = 0
+    for _, shape in graph.inputs:
+        inputs += abs(prod(shape[1:])) * batch_size
     return Work(
         log_kernels=log(kernels),
         log_inputs=log(max(inputs, 1)),
@@ -180,7 +182,8 @@ def read_trees(forest: ForestParameters) -> Trees:
         ValueError: The columns have different lengths.
     """
     count = len(forest.left)
-    roots, left, right = (np.array(each, dtype=np.int64) for each in (forest.roots, forest.left, forest.right))
+    roots, left = np.array(forest.roots, dtype=np.int64), np.array(forest.left, dtype=np.int64)
+    right = np.array(forest.right, dtype=np.int64)
 
     # Leaves are numbered from left to right within their tree, as nodes stand in depth-first order.
     nodes = np.arange(count)

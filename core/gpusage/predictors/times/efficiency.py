@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.arrays import FloatArray, IntArray, shaped
-from gpusage.predictors.artifacts import StepTimeDeviations, StepTimeParameters
+from gpusage.predictors.arrays import FloatArray, IntArray
+from gpusage.predictors.artifacts import StepTimeDeviations, StepTimeParameters, shaped
 from gpusage.predictors.times.kernels import Kernels
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Engine
@@ -277,11 +277,6 @@ class Efficiency:
         hidden = np.matmul(first.take(operator_class, axis=0), features.transpose(1, 0, 2))
         outputs: FloatArray = np.matmul(second.take(operator_class, axis=0), np.tanh(hidden, out=hidden))
         return outputs
-
-    def gpu_factors(self, gpus: Sequence[str]) -> FloatArray:
-        """Return each GPU's own factor, 1 where it was not measured."""
-        factors: FloatArray = np.exp([self.gpu_log_factors.get(name, 0.0) for name in gpus])
-        return factors
 
     @cached_property
     def _layers(self) -> Mapping[np.dtype[Any], tuple[FloatArray, FloatArray]]:

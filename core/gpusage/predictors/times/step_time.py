@@ -206,7 +206,7 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     """Return the times of *kernels* on *gpus* as *efficiency* has it."""
     ideal, times = times_on(efficiency, kernels, gpus, precision)
     names = [gpu.calibration for gpu in gpus]
-    factors = efficiency.gpu_factors(names)
+    factors = np.exp([efficiency.gpu_log_factors.get(name, 0.0) for name in names])  # 1 where it was not measured
 
     # The host launches ahead of the GPU, so that the longer of the two decides.
     alone_s = kernels.counts @ times.total_s

@@ -141,23 +141,25 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
     works, gathers = _WORKS[classes], _GATHERS[classes]
     saves = _saved_tensors(nodes, operators, roles, classes)
     # One loop reads the nodes: the elements that they write and those of their weights.
-    figures = np.empty((4, len(nodes)))
+    figures = np.empty((5, len(nodes)))
     for place, node in enumerate(nodes):
         figures[:, place] = (
             sum(map(count, node.outputs)),
             sum(map(count, node.parameters)),
             len(node.parameters),
             ELEMENT_BYTES.get(node.element_type, 0),
+            sum(map(count, node.inputs)),
         )
-    outputs, weights, weight_tensors, element_bytes = figures
+    outputs, weights, weight_tensors, element_bytes, read = figures
     outputs = outputs * works
-    inputs, fp32_inputs = _inputs(structure, classes, sizes)
+    inputs, fp32_inputs = _inputs(structure, classes, sizes, read)
     sequential_steps, dependent_loads, width = _lengths(nodes, classes, roles, sizes)
 
     flop = _FLOP_PER_OUTPUT[operators] * outputs
     chosen = _HAS_FORMULA[operators].nonzero()[0].tolist()
-    formulas = [RULE_OF_NUMBER[number].flop for number in operators[chosen].tolist()]
-    flop[chosen] = [formula(nodes[index], sizes) for index, formula in zip(chosen, formulas, strict=True) if formula]
+    for index, number in zip(chosen, operators[chosen].tolist(), strict=True):
+        formula = RULE_OF_NUMBER[number].flop
+        flop[index] = formula(nodes[index], sizes) if formula else 0.0
 
     return KindTable(
         operator_class=classes,
@@ -216,10 +218,11 @@ _MUL, _DIV = operator_number("Mul"), operator_number("Div")
 _IS_IN_HALF = np.isin(OPERATORS, NORMALIZATIONS_IN_HALF)
 
 
-def _inputs(structure: Structure, classes: IntArray, sizes: ElementCounts) -> tuple[FloatArray, FloatArray]:
+def _inputs(
+    structure: Structure, classes: IntArray, sizes: ElementCounts, input_sizes: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Return what is read, and what of it is wide; the inside of a fused attention reads nothing, its end no scores."""
     nodes, wide, count = structure.kinds, structure.fp32_inputs, sizes.__getitem__
-    input_sizes = np.array([sum(map(count, node.inputs)) for node in nodes], dtype=np.float64)
     fp32_elements = np.zeros(len(nodes))
     if wide:
         pairs = zip(nodes, wide, strict=True)

@@ -16,7 +16,7 @@ from gpusage.settings.configuration import CaptureMode, DaemonSettings, Learning
 from gpusage_slurm.settings import SlurmSettings
 
 LUA_FOLDER = Path(__file__).parents[1] / "lua"
-MODULES = ("gpusage.lua", "gpusage_cli.lua")
+MODULES = ("gpusage.lua", "gpusage_request.lua", "gpusage_cli.lua")
 REQUIRED = {
     "gpusage": ("slurm_job_submit", "slurm_job_modify"),
     "gpusage_cli": ("slurm_cli_setup_defaults", "slurm_cli_pre_submit", "slurm_cli_post_submit"),
@@ -37,7 +37,7 @@ class LuaSettings:
     """The settings of the Lua modules.
 
     Attributes:
-        folder: Where the host's copies of `gpusage.lua` and `gpusage_cli.lua` lie.
+        folder: Where the host's copies of Lua modules lie.
         socket: Where gpusaged listens.
         limit_ms: Limit on the whole exchange with gpusaged; slurmctld holds its locks meanwhile.
         command: The `gpusage` command, by its full path.

@@ -9,7 +9,7 @@ local M = { command = "gpusage", limit_s = 2, capture = "opt-in" }
 
 local MAXIMUM_CARD_BYTES = 16384
 local MAXIMUM_COMMENT_BYTES = 1024
-local MAXIMUM_HEAD_BYTES = 16384 -- of a script, as in gpusage.lua
+local MAXIMUM_HEAD_BYTES = 16384 -- of a script, as in gpusage_request.lua
 local GPU_OPTIONS = { "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task" }
 local NO_VALUE = "65534" -- Slurm's NO_VAL16, which a number of tasks per GPU of 22.05, 24.11 and 26.05 takes back
 
@@ -43,7 +43,7 @@ end
 -- Return the texts of the `#GPUSAGE ...` lines at a script's head, as job_submit reads them. Most scripts have none, and load
 -- no second module.
 local function gpusage_directives(script)
-  return script:find("#GPUSAGE", 1, true) and require("gpusage").gpusage_directives(script) or ""
+  return script:find("#GPUSAGE", 1, true) and require("gpusage_request").gpusage_directives(script) or ""
 end
 
 -- Return whether `path` is a plain file: to open a FIFO would wait for a writer.
@@ -118,7 +118,7 @@ function M.run_record(options, script)
   local parts = script_words(options)
   parts[1] = text
   local content = table.concat(parts, "\0") .. "\0" .. read(options, "chdir")
-  return folder .. "/gpusage/runs/" .. string.format("%010.0f%010.0f", require("gpusage").digest(content))
+  return folder .. "/gpusage/runs/" .. string.format("%010.0f%010.0f", require("gpusage_request").digest(content))
 end
 
 -- Return `text` quoted as one shell word.

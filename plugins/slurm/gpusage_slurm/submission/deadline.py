@@ -3,7 +3,7 @@
 Source:
     sbatch(1), option ``--deadline``: ``HH:MM[:SS] [AM|PM]``, ``MMDD[YY]`` or ``MM/DD[/YY]`` or ``MM.DD[.YY]``,
     ``MM/DD[/YY]-HH:MM[:SS]``, ``YYYY-MM-DD[THH:MM[:SS]]``, ``now[+count[seconds|minutes|hours|days|weeks]]``; and
-    ``uts=SECONDS`` since 1970, as gpusage.lua sends it.
+    ``uts=SECONDS`` since 1970, as gpusage_request.lua sends it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ PILOT_WORDS = (
     *("flux start", "hq worker", "prefect worker", "celery", "work_queue_worker", "torchx"),
 )
 """Words of the scripts by which programs run tasks of their own in a job: they report a failure to their masters before
-Slurm knows of it (submitit, psij, Nextflow), or outlive it (dask, parsl, Ray). gpusage.lua has the same words."""
+Slurm knows of it (submitit, psij, Nextflow), or outlive it (dask, parsl, Ray). gpusage_request.lua has them, too."""
 DEV_NULL = "/dev/null"
 MAXIMUM_BYTES = 256 * 1024
 """Of a script that is looked through: slurmctld waits meanwhile."""
@@ -32,7 +32,7 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 # A directive may end in a comma, since the texts of several are joined by commas.
 _TAIL = f"{string.whitespace},"
 _HEAD_CHARACTERS = 16 * 1024
-"""Of a script: where its lines `#GPUSAGE` stand. gpusage.lua reads as much."""
+"""Of a script: where its lines `#GPUSAGE` stand. gpusage_request.lua reads as much."""
 # Slurm takes an option by any beginning that is unique.
 _CPUS_PER_GPU = re.compile(r"--cpus-per-g|SLURM_CPUS_PER_GPU")
 _HET = ("hetjob", "packjob")
@@ -110,7 +110,7 @@ def why_unrepeatable(script: str, *, requeue: str = "", output: str = "", errors
         output: Where its output goes; ``""`` for Slurm's own choice.
         errors: The same of its standard error; ``""`` for its output.
     """
-    # The same order as in gpusage.lua, whose reason gpusaged sees of a job that is submitted.
+    # The same order as in gpusage_request.lua, whose reason gpusaged sees of a job that is submitted.
     if requeue == "0":
         return "no-requeue"
 
@@ -164,7 +164,7 @@ def run_record(text: str, folder: str) -> str:
     if not 0 < len(content) < _HEAD_CHARACTERS:
         return ""
 
-    # Two polynomials, each modulo a prime; gpusage.lua's `digest` computes the same in doubles.
+    # Two polynomials, each modulo a prime; gpusage_request.lua's `digest` computes the same in doubles.
     one, other = 7, 11
     for byte in content + b"\0" + os.fsencode(Path.cwd() / folder):
         one, other = (one * 65599 + byte) % 2147483647, (other * 31337 + byte) % 4294967291
@@ -185,7 +185,7 @@ def gpusage_directives(text: str) -> str:
 
 
 def incompatible_srun_option(text: str) -> str:
-    """Return the option in the srun lines of *text* that does not work with a share, as gpusage.lua does."""
+    """Return the option in the srun lines of *text* that does not work with a share, as gpusage_request.lua does."""
     if len(text.encode("utf-8", "replace")) > MAXIMUM_BYTES:
         return "unread"
     return "cpus-per-gpu" if _CPUS_PER_GPU.search(text) else ""

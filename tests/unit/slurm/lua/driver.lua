@@ -28,7 +28,7 @@ end
 local load_text = loadstring or load
 local report = assert(load_text(arg[2]))()
 report.logged, report.printed = table.concat(logged, "\n"), table.concat(printed, "\n")
-local encode = require("gpusage").encode_text
+local encode = require("gpusage_request").encode_text
 local parts = {}
 for name, value in pairs(report) do parts[#parts + 1] = encode(name) .. ":" .. encode(tostring(value)) end
 print("{" .. table.concat(parts, ",") .. "}")

@@ -659,7 +659,8 @@ def test_no_text_of_a_users_keeps_slurmctld_busy(drive: Drive, tmp_path: Path, j
 def test_the_installers_block_wraps_a_sites_script(drive: Drive, tmp_path: Path) -> None:
     folder = tmp_path / 'odd "folder" \u00e9'
     folder.mkdir()
-    (folder / "gpusage.lua").write_bytes((LUA_FOLDER / "gpusage.lua").read_bytes())
+    for name in ("gpusage.lua", "gpusage_request.lua"):
+        (folder / name).write_bytes((LUA_FOLDER / name).read_bytes())
     block = job_submit_block(LuaSettings(folder=folder, socket=str(tmp_path / "s"), limit_ms=2000))
     assert len(block.splitlines()) <= 8
     script = f"package.path = ''\nfunction slurm_job_submit() return 0 end\n{block}"
@@ -773,7 +774,11 @@ def test_a_job_that_names_a_model_and_got_no_decision_says_so_itself(
 
 def test_where_our_own_code_failed_the_notice_does_not_blame_an_answer(drive: Drive, tmp_path: Path) -> None:
     body = submit(tmp_path / "s", f"{{ {CARD} }}")
-    report = drive(body.replace("local job =", "gpusage.script_digest = function() error('a mistake') end local job ="))
+    report = drive(
+        body.replace(
+            "local job =", "require('gpusage_request').script_digest = function() error('a mistake') end local job ="
+        )
+    )
     assert report["printed"] == "gpusage: gpusaged was not asked; the request stays as it is"
     assert "a mistake" in report["logged"]
 

@@ -127,7 +127,7 @@ def test_lines_of_our_own_end_where_the_commands_begin() -> None:
 
 
 def test_gpusage_lua_looks_for_the_same_words() -> None:
-    listed = re.search(r"local PILOT_WORDS = \{(.*?)\}", (LUA_FOLDER / "gpusage.lua").read_text(), re.DOTALL)
+    listed = re.search(r"local PILOT_WORDS = \{(.*?)\}", (LUA_FOLDER / "gpusage_request.lua").read_text(), re.DOTALL)
     assert listed is not None
     assert tuple(re.findall(r'"(.*?)"', listed[1])) == PILOT_WORDS
 
