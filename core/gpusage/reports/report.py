@@ -151,7 +151,7 @@ class Period:
 
     @property
     def previous_since_s(self) -> float:
-        """Return the start of the previous period, which ended at *since_s*."""
+        """Return the start of the previous period, which ended where this period begins."""
         return 2 * self.since_s - self.until_s if self.before_since_s is None else self.before_since_s
 
 
