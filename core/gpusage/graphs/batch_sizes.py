@@ -173,10 +173,10 @@ def without_dead_nodes(run: ModelRun) -> ModelRun:
             needed.add(index)
             pending += run.producers[index]
 
-    kept = sorted(needed)
-    numbers = dict(zip(kept, range(len(kept)), strict=True))
+    sources = sorted(needed)
+    numbers = dict(zip(sources, range(len(kept)), strict=True))
     nodes, producers = [], []
-    for old in kept:
+    for old in sources:
         nodes.append(run.nodes[old])
         producers.append(tuple([numbers.get(producer, producer) for producer in run.producers[old]]))
     results = tuple(map(numbers.__getitem__, run.results))
