@@ -174,7 +174,7 @@ def without_dead_nodes(run: ModelRun) -> ModelRun:
             pending += run.producers[index]
 
     sources = sorted(needed)
-    numbers = dict(zip(sources, range(len(kept)), strict=True))
+    numbers = dict(zip(sources, range(len(sources)), strict=True))
     nodes, producers = [], []
     for old in sources:
         nodes.append(run.nodes[old])
