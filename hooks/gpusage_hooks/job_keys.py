@@ -1,7 +1,8 @@
 """The table of keys that a job's user may write, a row for each.
 
-The parser of comments, the options of commands, the arguments of the Python API and the
-tables of docs/jobs.md are made from it. A new key is a row here and its use.
+The parser of comments, the options of commands, the tables of docs/jobs.md and the JSON
+schema are made from it. A new key is a row here, its field of `Workload`, and its use; a key
+of the group ``run`` is also an argument of the Python API.
 """
 
 from __future__ import annotations

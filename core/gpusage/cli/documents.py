@@ -1,4 +1,4 @@
-"""Values as JSON documents, by the names that interface.md promises; pure functions, nothing is printed here."""
+"""Values as JSON documents, by the names that `--json` promises; pure functions, nothing is printed here."""
 
 from __future__ import annotations
 

@@ -42,8 +42,11 @@ class Catalogue:
         self._rows = tuple({gpu.name: with_generation(gpu) for gpu in rows}.values())
 
         # A name overrides an alias, a later row's alias an earlier one's.
-        by_alias = {name_key(alias): gpu for gpu in self._rows for alias in gpu.aliases}
-        self._by_key = by_alias | {name_key(gpu.name): gpu for gpu in self._rows}
+        self._by_key: dict[str, Gpu] = {}
+        for gpu in self._rows:
+            self._by_key.update(dict.fromkeys(map(name_key, gpu.aliases), gpu))
+        for gpu in self._rows:
+            self._by_key[name_key(gpu.name)] = gpu
 
     def __iter__(self) -> Iterator[Gpu]:
         return iter(self._rows)
@@ -86,8 +89,9 @@ class Catalogue:
     def generations(self) -> tuple[Gpu, ...]:
         """Return one GPU of each Nvidia generation, oldest first; no GPU of another vendor was measured."""
         firsts: dict[str, Gpu] = {}
-        for gpu in (gpu for gpu in self._rows if gpu.vendor == "nvidia"):
-            firsts.setdefault(gpu.generation, gpu)
+        for gpu in self._rows:
+            if gpu.vendor == "nvidia":
+                firsts.setdefault(gpu.generation, gpu)
         return tuple(sorted(firsts.values(), key=lambda gpu: gpu.launch_year))
 
 
@@ -117,7 +121,7 @@ def describe_gpus() -> Sequence[Gpu]:
 @cache
 def _built_in_rows() -> tuple[Gpu, ...]:
     text = files("gpusage.devices").joinpath("gpus.json").read_text(encoding="utf-8")
-    gpus = tuple(_gpu(row) for row in json.loads(text))
+    gpus = tuple(map(_gpu, json.loads(text)))
     return (*gpus, *slices_of(gpus))
 
 
@@ -151,7 +155,10 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
 @cache
 def _generations() -> Mapping[str, Mapping[str, Any]]:
     text = files("gpusage.devices").joinpath("generations.json").read_text(encoding="utf-8")
-    return {row["generation"]: row for row in json.loads(text)}
+    generations = {}
+    for row in json.loads(text):
+        generations[row["generation"]] = row
+    return generations
 
 
 def with_generation(gpu: Gpu) -> Gpu:

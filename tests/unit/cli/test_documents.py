@@ -1,4 +1,4 @@
-"""What `--json` prints: the names that interface.md promises."""
+"""The names of what `--json` prints."""
 
 from __future__ import annotations
 

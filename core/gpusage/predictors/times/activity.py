@@ -279,16 +279,13 @@ def activities(
 
     # A host as fast as the step time's leaves no gaps: GPU busy may always be as high.
     without_gaps = np.minimum(timing.busy_s / timing.step_s, 1.0).tolist()
-    return [
-        Activity(
-            gpu_utilization=Interval(value=busy.value, low=busy.low, high=max(busy.high, most)),
-            sm_activity=sm,
-            dram_activity=dram,
-            sm_s=of_sm_s,
-            gaps_s=gaps_s,
+    result = []
+    for (busy, sm, dram), most, of_sm_s in zip(intervals, without_gaps, sm_s.tolist(), strict=True):
+        busy_or_more = Interval(value=busy.value, low=busy.low, high=max(busy.high, most))
+        result.append(
+            Activity(gpu_utilization=busy_or_more, sm_activity=sm, dram_activity=dram, sm_s=of_sm_s, gaps_s=gaps_s)
         )
-        for (busy, sm, dram), most, of_sm_s in zip(intervals, without_gaps, sm_s.tolist(), strict=True)
-    ]
+    return result
 
 
 def while_waiting(activity: Activity, step_s: float, waits_s: float) -> Activity:

@@ -49,6 +49,9 @@ class Layouts(NamedTuple):
     channels_last: frozenset[int]
 
 
+PLAIN_LAYOUTS = Layouts(non_contiguous=frozenset(), channels_last=frozenset())
+
+
 def layouts_of(graph: ModelGraph) -> Layouts:
     """Return the nodes of *graph* whose operands do not lie as usual."""
     orders: dict[int, Order] = {}

@@ -230,7 +230,10 @@ def class_of(node: Node) -> int:
 
 def operator_numbers(nodes: Sequence[Node]) -> IntArray:
     """Return the `operator_number` of each of *nodes*."""
-    return np.array([_NUMBERS.get(node.op_type, _UNKNOWN) for node in nodes], dtype=np.int64)
+    numbers = np.empty(len(nodes), dtype=np.int64)
+    for place, node in enumerate(nodes):
+        numbers[place] = _NUMBERS.get(node.op_type, _UNKNOWN)
+    return numbers
 
 
 def rule_of(node: Node) -> OperatorRule:

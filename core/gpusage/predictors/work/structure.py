@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, IntArray
-from gpusage.predictors.work.layouts import layouts_of
+from gpusage.predictors.work.layouts import PLAIN_LAYOUTS, layouts_of
 from gpusage.predictors.work.operators import (
     CLASS_OF_NUMBER,
     NORMALIZATIONS_IN_HALF,
@@ -180,7 +180,8 @@ def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Node,
 
 def _roles(graph: ModelGraph, read_count: IntArray) -> dict[int, Role]:
     """Return the roles that the neighbours decide; a node that is not here has a plain one."""
-    layouts = layouts_of(graph)
+    # Without a transpose, all tensors lie in plain order.
+    layouts = layouts_of(graph) if any(node.op_type == "Transpose" for node in graph.nodes) else PLAIN_LAYOUTS
     roles = dict.fromkeys(layouts.non_contiguous, Role.NON_CONTIGUOUS) | dict.fromkeys(
         layouts.channels_last, Role.CHANNELS_LAST
     )
