@@ -55,7 +55,7 @@ def test_a_pass_over_few_tokens_reads_the_experts_that_they_reach(batch_size: in
     graph = read("Mixtral")
     generation = Decoding(prompt_tokens=64, new_tokens=64)
     run = Workload(batch_size=batch_size, mode="infer", precision="bf16", generate=generation)
-    answer = WorkloadAnalysis(graph, run).generation
+    answer = WorkloadAnalysis(graph, run).decoding
     assert answer is not None
     for lowering, read_experts in ((answer.prompt, 8.0), (answer.token, experts)):
         grouped = [node.op_type == "GroupedMatMul" for node in lowering.structure.kinds]
