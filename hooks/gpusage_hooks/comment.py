@@ -193,58 +193,66 @@ def _unquoted(text: str) -> str:
 def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the parsed value of each key of *texts*, all of which belong together."""
     values = {key: JOB_KEYS[key].kind.parse(key, text) for key, text in texts.items()}
+    for key, rule, cure in contradictions(values):
+        refuse(key, rule, texts[key], cure)
     if "generate" in values:  # only a model that answers has tokens to generate, so the mode need not be written
         values.setdefault("mode", "infer")
-    mode: Mode = values.get("mode", Workload().mode)
-
-    # Each key by itself: its mode, and the key without which it means nothing.
-    why_infer = "'mode=infer'" if "mode" in texts else "'generate'"
-    for key, text in texts.items():
-        row = JOB_KEYS[key]
-        if mode not in row.modes:
-            cure = f"Add 'mode=infer' or remove {key!r}" if mode == "train" else f"Remove {key!r} or {why_infer}"
-            refuse(key, f"belongs to {_JOBS[row.modes[0]]}", text, cure)
-        if row.requires and row.requires not in texts:
-            of_copy = prod(values.get(name, 1) for name in ("tensor", "context", "pipeline", "expert"))
-            count = of_copy if row.requires == "gpus" and of_copy > 1 else JOB_KEYS[row.requires].example
-            refuse(key, f"must stand beside {row.requires!r}", text, f"Add '{row.requires}={count}' or remove {key!r}")
-
-    # Several GPUs.
-    if values.get("gpus", 1) > 1 and mode == "infer" and "generate" not in values:
-        refuse("gpus", "must stand beside 'generate' in inference", texts["gpus"], "Add 'generate=512+128'")
-    if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):
-        rule, cure = _STRATEGIES[mode]
-        refuse("strategy", rule, texts["strategy"], cure)
-    if "gpus" in values:  # the other keys that divide a job mean nothing without it
-        _require_divisible_gpus(values, texts)
-
-    # What is trained, and in which precision.
-    divides = next((key for key in ("tensor", "expert") if values.get(key, 1) > 1), None)
-    if "lora" in values and divides:
-        rule = f"must not stand beside {divides!r}, which divides no adapters"
-        refuse("lora", rule, texts["lora"], "Remove one of the two")
-    if "lora" in values and "trainable" in values:
-        refuse("lora", "must not stand beside 'trainable'", texts["lora"], "Remove one of the two")
-    if values.get("precision") in QUANTISED and mode != "infer" and not {"lora", "trainable"} & values.keys():
-        mixed = "Write 'precision=fp8-mixed', or add" if values["precision"] == "fp8" else "Add"
-        cure = f"{mixed} 'lora=16' or 'mode=infer'"
-        refuse("precision", "of quantised weights must stand beside adapters in training", texts["precision"], cure)
-    if values.get("precision") == "fp8-mixed" and mode == "infer":
-        refuse("precision", "must be another in inference", texts["precision"], "Write 'precision=fp8'")
     return values
 
 
-def _require_divisible_gpus(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-    """See that the GPUs of a job can be divided into as many groups as its *values* say."""
+def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield each key of *values* that cannot stand beside the others, with the rule and the way out; the first counts.
+
+    The arguments of the Python API keep to the same rules.
+    """
+    mode: Mode = values.get("mode", "infer" if "generate" in values else Workload().mode)
+
+    # Each key by itself: its mode, and the key without which it means nothing.
+    why_infer = "'mode=infer'" if "mode" in values else "'generate'"
+    for key in values:
+        row = JOB_KEYS[key]
+        if mode not in row.modes:
+            cure = f"Add 'mode=infer' or remove {key!r}" if mode == "train" else f"Remove {key!r} or {why_infer}"
+            yield key, f"belongs to {_JOBS[row.modes[0]]}", cure
+        if row.requires and row.requires not in values:
+            of_copy = prod(values.get(name, 1) for name in ("tensor", "context", "pipeline", "expert"))
+            count = of_copy if row.requires == "gpus" and of_copy > 1 else JOB_KEYS[row.requires].example
+            yield key, f"must stand beside {row.requires!r}", f"Add '{row.requires}={count}' or remove {key!r}"
+
+    # Several GPUs.
+    if values.get("gpus", 1) > 1 and mode == "infer" and "generate" not in values:
+        yield "gpus", "must stand beside 'generate' in inference", "Add 'generate=512+128'"
+    if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):
+        yield "strategy", *_STRATEGIES[mode]
+    if "gpus" in values:  # the other keys that divide a job mean nothing without it
+        yield from _indivisible_gpus(values)
+
+    # What is trained, and in which precision; a loop over shares of the parameters may end with all of them.
+    divides = next((key for key in ("tensor", "expert") if values.get(key, 1) > 1), None)
+    is_partial = values.get("trainable", 1) < 1
+    if "lora" in values and divides:
+        yield "lora", f"must not stand beside {divides!r}, which divides no adapters", "Remove one of the two"
+    if "lora" in values and is_partial:
+        yield "lora", "must not stand beside 'trainable'", "Remove one of the two"
+    if values.get("precision") in QUANTISED and mode != "infer" and not (is_partial or "lora" in values):
+        mixed = "Write 'precision=fp8-mixed', or add" if values["precision"] == "fp8" else "Add"
+        rule = "of quantised weights must stand beside adapters in training"
+        yield "precision", rule, f"{mixed} 'lora=16' or 'mode=infer'"
+    if values.get("precision") == "fp8-mixed" and mode == "infer":
+        yield "precision", "must be another in inference", "Write 'precision=fp8'"
+
+
+def _indivisible_gpus(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what keeps the GPUs of a job from being divided into as many groups as its *values* say."""
     of_a_batch = prod(values.get(key, 1) for key in ("tensor", "context", "pipeline"))
-    if values.get("gpus", 1) % of_a_batch:
+    if values["gpus"] % of_a_batch:
         cure = f"Write 'gpus={of_a_batch}' or a multiple of it"
-        refuse("gpus", f"must be a multiple of tensor x context x pipeline, {of_a_batch}", texts["gpus"], cure)
+        yield "gpus", f"must be a multiple of tensor x context x pipeline, {of_a_batch}", cure
 
     # Context parallelism divides no weights, so its GPUs train the same ones.
-    alike = values.get("gpus", 1) // (values.get("tensor", 1) * values.get("pipeline", 1))
+    alike = values["gpus"] // (values.get("tensor", 1) * values.get("pipeline", 1))
     if alike % values.get("expert", 1):
         rule = f"must divide the number of GPUs that train the same weights, gpus / (tensor x pipeline) = {alike}"
         common = max(gcd(alike, values["expert"]), gcd(alike, 2))  # experts are mostly even
         cure = f"Write 'expert={common}'" if common > 1 else f"Write 'gpus={values['gpus'] * values['expert']}'"
-        refuse("expert", rule, texts["expert"], f"{cure} or remove 'expert'")
+        yield "expert", rule, f"{cure} or remove 'expert'"

@@ -116,7 +116,7 @@ def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox:
     wait_until(lambda: '"billing_weight": 100.0' in json.dumps(gpusaged_status(sandbox)))
     assert billing(sandbox) == 100
     assert billing(sandbox, LIGHT) == 25  # a quarter of it
-    comments = ("sacct", "-nXP", "-S", "now-1hour", "-o", "comment")  # for slurm trace
+    comments = ("sacct", "-nXP", "-S", "now-1hour", "-o", "comment")  # for gpusage simulate
     sandbox.wait_for(lambda: "dlrm.onnx" in sandbox.run(*comments).stdout, "slurmdbd knows the comment")
 
     whole, share = (), (LIGHT,)

@@ -34,21 +34,11 @@ _DONE = {
     "STUCK": "rewritten, and cannot start",
     "BACK": "restored",
 }
-_NOTHING: dict[str, Any] = {
-    "source": None,
-    "number": None,
-    "decided_at_s": None,
-    "manager": None,
-    "origin": None,
-    "mode": None,
-    "code": None,
-    "before": None,
-    "after": None,
-    "reasons": [],
-    "model": None,
-    "workload": None,
-    "need": None,
-}
+_FIELDS = (
+    *("source", "number", "decided_at_s", "manager", "origin", "mode", "code", "before", "after", "reasons"),
+    *("model", "workload", "need"),
+)
+"""Of a document, in their order; a mark alone leaves some of them unknown."""
 
 
 def usage_document(usage: Usage, record: DecisionRecord | None) -> dict[str, Any]:
@@ -98,7 +88,7 @@ def document(job: AnnotatedJob | None, record: DecisionRecord | None, runs: Sequ
     The mark has the last word on what the job asks for now: a job that was turned back has ``BACK``.
     """
     mark = parse_annotation(job.mark) if job else None
-    fields = dict(_NOTHING)
+    fields: dict[str, Any] = {**dict.fromkeys(_FIELDS), "reasons": []}
     if mark:
         fields |= _of_mark(mark)
     if record:

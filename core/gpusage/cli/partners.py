@@ -8,7 +8,7 @@ nobody's model is read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,41 +22,7 @@ from gpusage.decisions.advisor import advisor
 from gpusage.decisions.prediction import settled
 from gpusage.policies.share_price import need_alone
 from gpusage_hooks.errors import GpuUsageError, RequestError
-from gpusage_hooks.types import AnnotatedJob, Colocation, DecisionRecord, Gpu, GpuNeed, JobState, ModelRequest
-
-
-class LeftOut(NamedTuple):
-    """One such job, and why it is none of the candidates: a few words that follow its number."""
-
-    job: AnnotatedJob
-    why: str
-
-
-def recorded_need(record: DecisionRecord | None, gpu: Gpu) -> GpuNeed | None:
-    """Return what was predicted of a job for *gpu*; ``None`` where nothing was."""
-    need = record.decision.need if record else None
-    return need if need is not None and need.gpu == gpu.name else None
-
-
-def left_out(jobs: Iterable[tuple[AnnotatedJob, DecisionRecord | None]], gpu: Gpu) -> list[LeftOut]:
-    """Return those of *jobs*, each with its record, for which nothing is predicted on *gpu*."""
-    missed = []
-    for job, record in jobs:
-        if recorded_need(record, gpu) is not None:
-            continue
-        need = record.decision.need if record else None
-        why = "with no record that you may read" if record is None else "predicted for no GPU"
-        missed.append(LeftOut(job, why if need is None else f"predicted for {need.gpu}"))
-    return missed
-
-
-def note(jobs: Sequence[LeftOut], gpu: Gpu) -> str:
-    """Return how many are left out and why, as one sentence; empty where none is."""
-    # The commonest reason first: it is the one to cure.
-    reasons = [f"{count} {why}" for why, count in Counter(each.why for each in jobs).most_common()]
-    number = f"{len(jobs)} {'job is' if len(jobs) == 1 else 'jobs are'}"
-    return f"{number} left out, with no prediction for {gpu.name} in the store: {', '.join(reasons)}." if jobs else ""
-
+from gpusage_hooks.types import AnnotatedJob, Colocation, Gpu, GpuNeed, JobState, ModelRequest
 
 SCHEMA = "gpusage.partners/1"
 LEGEND = (
@@ -126,17 +92,20 @@ def rank(
     row = advisor().catalogue.find(gpu)
     target = options.read_request(models[0], run)
     own = _need(target, row, Path())
-    missed: list[LeftOut] = []
+    missed: list[tuple[AnnotatedJob, str]] = []  # each job with why it is none of the candidates
     if isinstance(source, Path):
         candidates = _partners_in_file(source, own, row, run)
     else:
         jobs = present(source)
-        missed = left_out(jobs, row)
-        candidates = [
-            Partner(record.model or "", advisor().colocate([own, need_alone(need)], row), job)
-            for job, record in jobs
-            if record is not None and (need := recorded_need(record, row)) is not None
-        ]
+        candidates = []
+        for job, record in jobs:
+            need = record.decision.need if record else None
+            if record is not None and need is not None and need.gpu == row.name:
+                together = advisor().colocate([own, need_alone(need)], row)
+                candidates.append(Partner(record.model or "", together, job))
+            else:
+                why = "with no record that you may read" if record is None else "predicted for no GPU"
+                missed.append((job, f"predicted for {need.gpu}" if need else why))
 
     # Those that fit and are recommended come first, then those that do most work.
     ranked = sorted(
@@ -144,11 +113,11 @@ def rank(
         key=lambda each: (not each.together.fits, not each.together.recommended, -each.together.throughput_sum.value),
     )
     if as_json:
-        rows = [{"job_id": each.job.job_id, "user": each.job.user, "why": each.why} for each in missed]
+        rows = [{"job_id": job.job_id, "user": job.user, "why": why} for job, why in missed]
         partners = {"partners": [_document(each) for each in ranked], "left_out": rows}
         tables.print_json({"schema": SCHEMA, "gpu": row.name, "target": target.model, **partners})
     else:
-        _show(target, ranked, row, note(missed, row))
+        _show(target, ranked, row, [why for _, why in missed])
     return any(each.together.recommended for each in ranked)
 
 
@@ -189,11 +158,19 @@ def _document(partner: Partner) -> dict[str, Any]:
     }
 
 
-def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu, missed: str) -> None:
+def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu, missed: Sequence[str]) -> None:
+    """Print *ranked*, and how many jobs are left out for the reasons *missed*."""
+    note = ""
+    if missed:
+        # The commonest reason first: it is the one to cure.
+        reasons = ", ".join(f"{count} {why}" for why, count in Counter(missed).most_common())
+        number = f"{len(missed)} {'job is' if len(missed) == 1 else 'jobs are'}"
+        note = f"{number} left out, with no prediction for {gpu.name} in the store: {reasons}."
+
     tables.show_title(f"Partners of {target.model} on one {gpu.name}, the best first")
     tables.show("")
     if not ranked:
-        tables.show(missed or NOBODY)
+        tables.show(note or NOBODY)
         return
 
     tables.show_rows(
@@ -212,5 +189,5 @@ def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu, missed: str
     )
 
     tables.show("", LEGEND)
-    if missed:
-        tables.show("", missed)
+    if note:
+        tables.show("", note)

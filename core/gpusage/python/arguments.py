@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from inspect import Parameter
 from numbers import Integral, Real
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
+from gpusage_hooks.comment import contradictions
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.job_keys import JOB_KEYS, QUANTISED, JobKey
+from gpusage_hooks.job_keys import JOB_KEYS, JobKey
 from gpusage_hooks.job_values import (
     MAXIMUM_COUNT,
     SHOWN_LENGTH,
@@ -104,51 +105,17 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
         RequestError: One of them is no field of a workload, or not what that may be.
     """
     known: dict[str, Any] = {name: _read_field(name, value) for name, value in arguments.items()}
-    if known.get("generate") is not None:
+    values = {_KEYS[name].name: value for name, value in known.items() if value is not None}
+    for key, rule, cure in contradictions(values):
+        name = JOB_KEYS[key].targets[0]
+        subject = f"Argument {name!r}"
+        # The way out is that of a comment, where tokens are joined by a sign and a key may be shorter.
+        way_out = cure.replace("512+128", "(512, 128)").replace(repr(key), repr(name))
+        raise _refusal(subject, rule, known[name], way_out)
+
+    if "generate" in values:
         known.setdefault("mode", "infer")  # only a model that answers has tokens to generate
-    workload = Workload(**known)
-
-    # Each argument by itself: its mode, and the one without which it means nothing.
-    for name, value in known.items():
-        row = _KEYS[name]
-        right = workload.mode in row.modes or value is None
-        rule, cure = f"be left out where the mode is not {row.modes[0]}", f"Remove {name!r}"
-        require(f"Argument {name!r}", rule, arguments.get(name), right=right, cure=cure)
-        # A loop over numbers of GPUs begins with 1 and keeps its strategy.
-        right = not row.requires or row.requires in known
-        of_copy = workload.gpus_per_replica * workload.expert
-        cure = f"Add {row.requires}={of_copy}" if row.requires == "gpus" and of_copy > 1 else f"Add {row.requires!r}"
-        require(f"Argument {name!r}", f"stand beside {row.requires!r}", value, right=right, cure=cure)
-
-    # Several GPUs: their mode, and the groups into which they can be divided.
-    right = workload.gpus == 1 or workload.mode == "train" or workload.generate is not None
-    require("Argument 'gpus'", "stand beside 'generate' in inference", workload.gpus, right=right)
-    is_pipeline = workload.strategy == "pipeline"
-    right = "strategy" not in known or is_pipeline == (workload.mode == "infer")
-    require("Argument 'strategy'", "be 'pipeline' in inference alone", workload.strategy, right=right)
-    right = workload.gpus % workload.gpus_per_replica == 0
-    rule = f"be a multiple of tensor x context x pipeline, {workload.gpus_per_replica}"
-    cure = f"Write {workload.gpus_per_replica} or a multiple of it"
-    require("Argument 'gpus'", rule, workload.gpus, right=right, cure=cure)
-    right = workload.weight_copies % workload.expert == 0
-    rule = f"divide the number of GPUs that train the same weights, {workload.weight_copies}"
-    require("Argument 'expert'", rule, workload.expert, right=right)
-
-    # What is trained, and in which precision.
-    cure = "Remove one of the two"
-    for name in ("tensor", "expert"):
-        right = workload.lora is None or getattr(workload, name) == 1
-        require("Argument 'lora'", f"not stand beside {name!r}", workload.lora, right=right, cure=cure)
-    right = workload.lora is None or workload.trainable == 1
-    require("Argument 'lora'", "not stand beside 'trainable'", workload.lora, right=right, cure=cure)
-    has_adapters = workload.lora is not None or workload.trainable < 1
-    right = workload.mode == "infer" or workload.precision not in QUANTISED or has_adapters
-    rule = "be of weights that can be trained, or stand beside 'lora'"
-    require("Argument 'precision'", rule, workload.precision, right=right, cure="Add lora=16")
-    right = workload.mode == "train" or workload.precision != "fp8-mixed"
-    rule = "be 'fp8-mixed' in training alone"
-    require("Argument 'precision'", rule, workload.precision, right=right, cure="Write 'fp8'")
-    return workload
+    return Workload(**known)
 
 
 def _read_field(name: str, value: object) -> object:
@@ -251,20 +218,8 @@ def read_shape(shape: Mapping[str, int | Sequence[int]] | None) -> dict[str, tup
     return counts
 
 
-class Examples(NamedTuple):
-    """The inputs of a module."""
-
-    positional: tuple[Any, ...]
-    named: Mapping[str, Any]
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether there is none."""
-        return not self.positional and not self.named
-
-
-def read_examples(value: Any) -> Examples:  # tensors, and torch may not be installed
-    """Return the inputs of a module: a single input, several in a tuple or a list, or some by name.
+def read_examples(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # tensors, and torch may not be there
+    """Return the inputs of a module, by place and by name: one, several in a tuple or a list, or some by name.
 
     One tensor is one input, however many samples it has; iterated over, it would become that many inputs.
 
@@ -272,15 +227,15 @@ def read_examples(value: Any) -> Examples:  # tensors, and torch may not be inst
         RequestError: A name is not a text.
     """
     if value is None:
-        return Examples((), {})
+        return (), {}
     if isinstance(value, (tuple, list)):
-        return Examples(tuple(value), {})
+        return tuple(value), {}
     if not isinstance(value, Mapping):
-        return Examples((value,), {})
+        return (value,), {}
 
     right = all(isinstance(name, str) for name in value)
     require("Argument 'example_inputs'", "have texts as names", [*value], right=right)
-    return Examples((), dict(value))
+    return (), dict(value)
 
 
 def require(subject: str, rule: str, value: object, *, right: bool, cure: str = "Change it") -> None:
@@ -290,10 +245,13 @@ def require(subject: str, rule: str, value: object, *, right: bool, cure: str = 
         RequestError: *right* is false.
     """
     if not right:
-        text = " ".join(repr(value).split())  # a tensor's repr has lines
-        shown = text if len(text) <= SHOWN_LENGTH else f"{text[: SHOWN_LENGTH - 3]}..."
-        message = f"{subject} must {rule}; got {shown}. {cure}."
-        raise RequestError(message)
+        raise _refusal(subject, f"must {rule}", value, cure)
+
+
+def _refusal(subject: str, rule: str, value: object, cure: str) -> RequestError:
+    text = " ".join(repr(value).split())  # a tensor's repr has lines
+    shown = text if len(text) <= SHOWN_LENGTH else f"{text[: SHOWN_LENGTH - 3]}..."
+    return RequestError(f"{subject} {rule}; got {shown}. {cure}.")
 
 
 def _is_count(value: object, maximum: int) -> bool:

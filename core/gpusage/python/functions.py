@@ -70,10 +70,10 @@ def read_model(
         GraphError: The model cannot be read.
         RequestError: An argument is not what it may be.
     """
-    sizes, inputs = read_shape(shape), read_examples(example_inputs)
+    sizes, (positional, keywords) = read_shape(shape), read_examples(example_inputs)
     if isinstance(source, (str, Path)):
         rule = "be left out where the model is a path or a name; 'shape' sets its sizes"
-        require("Argument 'example_inputs'", rule, example_inputs, right=inputs.is_empty)
+        require("Argument 'example_inputs'", rule, example_inputs, right=not positional and not keywords)
         return advisor().read(str(source), sizes)
 
     rule = "be a path, a name, a torch.nn.Module or a torch.export.ExportedProgram"
@@ -82,7 +82,7 @@ def read_model(
     require("Argument 'shape'", rule, shape, right=not sizes)
     from gpusage.graphs.torch.module import graph_from_module, with_settings_of  # torch is an extra
 
-    return with_settings_of(graph_from_module(source, inputs.positional, keywords=inputs.named), source)
+    return with_settings_of(graph_from_module(source, positional, keywords=keywords), source)
 
 
 @overload

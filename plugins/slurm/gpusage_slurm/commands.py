@@ -28,15 +28,6 @@ _SYSTEMD = click.option(
 )
 _YES = click.option("--yes", is_flag=True, help="Make the change instead of only showing it.")
 
-_TRACE_EXAMPLE = """\b
-Example:
-  sacct --allusers --allocations --parsable2 --starttime=now-30days \\
-    --format=JobID,User,Submit,ElapsedRaw,TimelimitRaw,AllocTRES,Comment > month.txt
-  gpusage slurm trace month.txt > jobs.csv
-  gpusage status --json > cluster.json
-  gpusage simulate --jobs jobs.csv --cluster cluster.json
-"""
-
 
 def _node_option(purpose: str) -> Callable[[Function], Function]:
     return click.option(
@@ -127,10 +118,3 @@ def status() -> None:
 
     Example: gpusage slurm status
     """
-
-
-@slurm.command(name="trace", epilog=_TRACE_EXAMPLE)
-@click.argument("sacct_file", type=click.Path(path_type=Path))
-@run_by("gpusage_slurm.trace:print_trace")
-def trace() -> None:
-    """Convert the output of sacct into a trace for `gpusage simulate`."""

@@ -7,16 +7,12 @@ limit is what backfill plans by.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-
-import click
 
 from gpusage.cli.user_file import require_regular
 from gpusage_hooks.comment import is_model_path
@@ -34,7 +30,6 @@ COMMAND = (
 )
 """What stands between the cells is a word that no user could know, so no comment passes for a job."""
 BAR = "|"
-COLUMNS = ("job_id", "user", "submit_time", "duration", "time_limit", "gpu_num", "gpu_type", "model")
 SECONDS = 60
 MODEL = "model="
 # Of a first line: a large file of another kind is not read whole.
@@ -42,11 +37,6 @@ LONGEST_HEAD = 4096
 MOST_DIGITS = 18
 DEADLINE_S = 600.0
 """A large site's month is some hundred thousand jobs."""
-
-
-def print_trace(sacct_file: Path) -> None:
-    """Print the jobs of a file that `sacct` wrote, as CSV for `gpusage simulate`."""
-    click.echo(render_trace(_text(sacct_file), str(sacct_file)), nl=False)
 
 
 def read_past_jobs(path: str) -> Sequence[PastJob] | None:
@@ -59,11 +49,12 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
     try:
         with Path(path).open(encoding="utf-8", errors="replace") as file:
             head = file.readline(LONGEST_HEAD)
+            names = head.rstrip("\n").split(_delimiter_of(head))
+            text = head + file.read() if REQUIRED_COLUMNS[0] in names else None
     except OSError:
         return None  # whoever reads it next says so
 
-    head = head.rstrip("\n")
-    return [*past_jobs(_text(Path(path)), path)] if REQUIRED_COLUMNS[0] in head.split(_delimiter_of(head)) else None
+    return None if text is None else [*past_jobs(text, path)]
 
 
 def collect_past_jobs(since_s: float) -> tuple[PastJob, ...]:
@@ -76,23 +67,6 @@ def collect_past_jobs(since_s: float) -> tuple[PastJob, ...]:
     columns = ",".join((*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS))
     options = (f"--delimiter={uuid.uuid4()}", f"--starttime={scontrol.local_time(since_s)}", f"--format={columns}")
     return tuple(past_jobs(scontrol.run("sacct", *OPTIONS, *options, deadline_s=DEADLINE_S), "sacct"))
-
-
-def render_trace(text: str, origin: str) -> str:
-    """Return the jobs of *text*, output of ``sacct --parsable2``, as CSV with a line of names.
-
-    Raises:
-        RequestError: As `past_jobs`.
-    """
-    page = io.StringIO(newline="")
-    writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(COLUMNS)
-
-    for job in past_jobs(text, origin):
-        limit = "" if job.time_limit_s is None else f"{job.time_limit_s:.0f}"
-        times = (f"{job.submitted_at_s:.0f}", f"{job.duration_s:.0f}", limit)
-        writer.writerow((job.job_id, job.user, *times, job.gpu_count, job.gpu_type or "", job.model or ""))
-    return page.getvalue()
 
 
 def past_jobs(text: str, origin: str) -> Iterator[PastJob]:
@@ -129,15 +103,6 @@ def _delimiter_of(head: str) -> str:
     """Return the delimiter of a file whose first line is *head*."""
     match = re.match(f"{REQUIRED_COLUMNS[0]}(.+?){REQUIRED_COLUMNS[1]}", head)
     return match[1] if match and BAR not in head else BAR
-
-
-def _text(path: Path) -> str:
-    require_regular(path, "File")
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        message = f"File {str(path)!r} must be readable; got: {error.strerror}. Check the path."
-        raise RequestError(message) from error
 
 
 def _past_job(cells: Mapping[str, str], where: str) -> PastJob | None:

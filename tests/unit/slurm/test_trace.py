@@ -1,7 +1,8 @@
-"""`gpusage slurm trace`: past jobs for the simulator."""
+"""Past jobs from sacct for the simulator."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -10,22 +11,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.trace import past_jobs, read_past_jobs, render_trace
+from gpusage_hooks.types import PastJob
+from gpusage_slurm.trace import past_jobs, read_past_jobs
 
 HEAD = "JobID|User|Submit|ElapsedRaw|TimelimitRaw|AllocTRES|Comment\n"
 TEN = int(datetime.fromisoformat("2026-10-01T10:00:00").timestamp())
 GPU = "billing=4,cpu=4,gres/gpu:v100=2,gres/gpu=2,mem=16G,node=1"
 
 
-def test_jobs_with_gpus_become_lines() -> None:
+ANNS_JOB = PastJob(
+    job_id="7",
+    user="ann",
+    submitted_at_s=TEN,
+    duration_s=3600,
+    gpu_count=2,
+    gpu_type="v100",
+    model="/d/net.onnx,batch=8",
+    time_limit_s=7200,
+)
+
+
+def test_jobs_with_gpus_are_past_jobs() -> None:
     text = (
         HEAD
         + f"7|ann|2026-10-01T10:00:00|3600|120|{GPU}|model=/d/net.onnx,batch=8\n"
         + "8_1|bob|2026-10-01T10:01:00|60|UNLIMITED|cpu=4,gres/gpu=1|a|b\n"
     )
-    assert render_trace(text, "f").splitlines()[1:] == [
-        f'7,ann,{TEN},3600,7200,2,v100,"/d/net.onnx,batch=8"',
-        f"8_1,bob,{TEN + 60},60,,1,,",
+    assert [*past_jobs(text, "f")] == [
+        ANNS_JOB,
+        PastJob(job_id="8_1", user="bob", submitted_at_s=TEN + 60, duration_s=60, gpu_count=1),
     ]
 
 
@@ -42,7 +56,7 @@ def test_no_comment_passes_for_a_job_where_nobody_knew_what_stands_between_cells
 
 def test_a_job_that_had_a_share_asked_for_one_gpu() -> None:
     text = HEAD + "7|ann|2026-10-01T10:00:00|3600|120|billing=25,cpu=4,gres/mps=25,node=1|\n"
-    assert render_trace(text, "f").splitlines()[1:] == [f"7,ann,{TEN},3600,7200,1,,"]
+    assert [*past_jobs(text, "f")] == [replace(ANNS_JOB, gpu_count=1, gpu_type=None, model=None)]
 
 
 def test_jobs_without_gpus_that_never_ran_and_steps_are_left_out() -> None:
@@ -52,7 +66,7 @@ def test_jobs_without_gpus_that_never_ran_and_steps_are_left_out() -> None:
         + f"2|a|2026-10-01T10:00:00|0|1|{GPU}|\n"
         + f"3.batch|a|2026-10-01T10:00:00|60|1|{GPU}|\n"
     )
-    assert render_trace(text, "f").count("\n") == 1
+    assert not [*past_jobs(text, "f")]
 
 
 @pytest.mark.parametrize(
@@ -68,13 +82,13 @@ def test_jobs_without_gpus_that_never_ran_and_steps_are_left_out() -> None:
 )
 def test_what_sacct_does_not_write_is_refused_in_one_sentence(text: str, words: str) -> None:
     with pytest.raises(RequestError, match=words):
-        render_trace(text, "f")
+        list(past_jobs(text, "f"))
 
 
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        assert render_trace(HEAD + text, "f").startswith("job_id,")
+        assert all(job.gpu_count > 0 for job in past_jobs(HEAD + text, "f"))
     except RequestError:
         return
 

@@ -32,8 +32,7 @@ def card(
     context: click.Context, models: tuple[str, ...], shape: tuple[str, ...], output: Path | None, *, as_json: bool
 ) -> None:
     """Describe each MODEL in at most 4096 characters, without its weights."""
-    # is_dir() of pathlib raises in a folder that may not be searched.
-    is_folder = output is not None and os.path.isdir(output)  # noqa: PTH112
+    is_folder = output is not None and os.path.isdir(output)  # noqa: PTH112 - pathlib's raises below a closed folder
     if output is not None and not is_folder:
         if len(models) > 1:
             message = f"Output {str(output)!r} must be a folder where there are several models; got no folder. Make it."
