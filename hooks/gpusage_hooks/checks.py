@@ -26,12 +26,10 @@ __all__ = [
     "check_colocation",
     "check_commands",
     "check_decision",
-    "check_gpus",
     "check_graph",
     "check_interval",
     "check_left_to_others",
     "check_listener",
-    "check_manager",
     "check_observed_figures",
     "check_plugin",
     "check_policy",
@@ -141,16 +139,6 @@ def check_reader(function: Hook, *, sources: Iterable[str] = (), broken: Iterabl
         raise AssertionError(message)
 
 
-def check_model_names(function: Hook) -> None:
-    """Check how models are named: each name has one ``*``, at the front or at the end."""
-    sound_answer("describe_model_names", function)
-
-
-def check_gpus(function: Hook) -> None:
-    """Check rows for the catalogue: names in lower case and once each, figures above 0, a source."""
-    sound_answer("describe_gpus", function)
-
-
 def check_observed_figures(function: Hook) -> None:
     """Check observed figures: they are sound, have their sources, and follow the order of the GPUs."""
     for workload in samples.workloads():
@@ -228,11 +216,6 @@ def check_policy(function: Hook, *, policy_inputs: Iterable[PolicyInput] = ()) -
     for stage, policy_input in product(STAGES, [*samples.policy_inputs(), *policy_inputs]):
         for draft in samples.drafts(policy_input):
             sound_answer("decide", function, stage=stage, policy_input=policy_input, draft=draft)
-
-
-def check_manager(function: Hook) -> None:
-    """Check the description of a workload manager: its name, and that each of its settings has a default."""
-    sound_answer("describe_manager", function)
 
 
 def check_left_to_others(hook: str, function: Hook) -> None:
@@ -321,14 +304,12 @@ def _is_alike(one: object, other: object) -> bool:
 
 CHECKS: Mapping[str, Callable[..., None]] = {
     "read_model": check_reader,
-    "describe_model_names": check_model_names,
-    "describe_gpus": check_gpus,
+    **{hook: partial(sound_answer, hook) for hook in ("describe_model_names", "describe_gpus", "describe_manager")},
     "find_observed_figures": check_observed_figures,
     "predict_needs": check_predictor,
     "predict_slowdown": check_slowdown,
     "predict_colocation": check_colocation,
     "decide": check_policy,
-    "describe_manager": check_manager,
     "render_decision": check_renderer,
     "add_commands": check_commands,
     "decision_made": check_listener,

@@ -23,72 +23,39 @@ SHOWN_LENGTH = 80
 """Of a value in an error: a user knows it by its beginning, and it may be a megabyte long."""
 SWITCH = ("on", "off")
 
-SYNONYMS: Mapping[str, str] = MappingProxyType(
-    {
-        # PyTorch's dtypes
-        "float32": "fp32",
-        "float": "fp32",
-        "float16": "fp16",
-        "half": "fp16",
-        "bfloat16": "bf16",
-        # Lightning's, accelerate's and Keras' words; torch.amp casts to float16 where nothing else is written
-        "amp": "fp16",
-        "mixed": "fp16",
-        "16": "fp16",
-        "32": "fp32",
-        "mixed_float16": "fp16",
-        "mixed_bfloat16": "bf16",
-        "bfloat16-mixed": "bf16",
-        "fp16-mixed": "fp16",
-        "16-mixed": "fp16",
-        "bf16-mixed": "bf16",
-        "32-true": "fp32",
-        "16-true": "fp16-pure",
-        "bf16-true": "bf16-pure",
-        # cuDNN's words for layouts, by their letters
-        "nchw": "channels_first",
-        "nhwc": "channels_last",
-        # Names of programs that serve, and a format of 8 bits with its exponent
-        "float8": "fp8",
-        "transformer-engine": "fp8-mixed",
-        "bf16_with_fp8_mixed": "fp8-mixed",
-        # Formats of 4 bits, by litgpt's words for those of bitsandbytes and by the tools that make them
-        "bnb.nf4": "nf4",
-        "bnb.nf4-dq": "nf4",
-        "gptq": "int4",
-        "awq": "int4",
-        "trt-llm": "tensorrt-llm",
-        "trt": "tensorrt",
-        "sglang": "vllm",
-        "training": "train",
-        "inference": "infer",
-        # Optimizers, by what they keep for each weight: one number or two
-        "nesterov": "momentum",
-        "sgdm": "momentum",
-        "lion": "momentum",
-        "rmsprop": "momentum",
-        "adagrad": "momentum",
-        "nadam": "adam",
-        "radam": "adam",
-        "adamax": "adam",
-        "lamb": "adam",
-        # Switches
-        "yes": "on",
-        "true": "on",
-        "no": "off",
-        "false": "off",
-        # transformers' TrainingArguments(optim=...)
-        "adamw_torch": "adamw",
-        "adamw_torch_fused": "adamw",
-        "adamw_hf": "adamw",
-        "adamw_8bit": "adamw8bit",
-        "adamw_bnb_8bit": "adamw8bit",
-        "paged_adamw_8bit": "adamw8bit",
-        "paged_adamw_32bit": "adamw",
-        "paged_adamw": "adamw",
-        "adam_8bit": "adam8bit",
-    }
-)
+_SPELLINGS: Mapping[str, str] = {
+    # PyTorch's dtypes, and Lightning's, accelerate's and Keras' words; torch.amp casts to float16 where nothing else is
+    # written.
+    "fp32": "float32 float 32 32-true",
+    "fp16": "float16 half amp mixed 16 mixed_float16 fp16-mixed 16-mixed",
+    "bf16": "bfloat16 mixed_bfloat16 bfloat16-mixed bf16-mixed",
+    "fp16-pure": "16-true",
+    "bf16-pure": "bf16-true",
+    # Formats of 8 bits, and of 4 bits by litgpt's words for those of bitsandbytes and by the tools that make them
+    "fp8": "float8",
+    "fp8-mixed": "transformer-engine bf16_with_fp8_mixed",
+    "nf4": "bnb.nf4 bnb.nf4-dq",
+    "int4": "gptq awq",
+    # cuDNN's words for layouts, by their letters
+    "channels_first": "nchw",
+    "channels_last": "nhwc",
+    # Programs that serve
+    "tensorrt-llm": "trt-llm",
+    "tensorrt": "trt",
+    "vllm": "sglang",
+    "train": "training",
+    "infer": "inference",
+    # Optimizers, by what they keep for each weight: one number or two
+    "momentum": "nesterov sgdm lion rmsprop adagrad",
+    "adam": "nadam radam adamax lamb",
+    # transformers' TrainingArguments(optim=...)
+    "adamw": "adamw_torch adamw_torch_fused adamw_hf paged_adamw_32bit paged_adamw",
+    "adamw8bit": "adamw_8bit adamw_bnb_8bit paged_adamw_8bit",
+    "adam8bit": "adam_8bit",
+    "on": "yes true",
+    "off": "no false",
+}
+SYNONYMS = {spelling: word for word, spellings in _SPELLINGS.items() for spelling in spellings.split()}
 """By what users of PyTorch and of other tools write, in small letters."""
 
 _ALMOST = 0.9

@@ -48,7 +48,7 @@ def test_the_wheel_holds_the_jar_for_java_8(wheel: Path) -> None:
     with ZipFile(wheel) as outer:
         (name,) = (name for name in outer.namelist() if name.endswith(".jar"))
         with outer.open(name) as jar, ZipFile(jar) as inner:
-            code = inner.read("org/gpusage/yarn/Preflight.class")
+            code = inner.read("org/gpusage/yarn/Plan.class")
     assert int.from_bytes(code[6:8], "big") == JAVA_8
 
 

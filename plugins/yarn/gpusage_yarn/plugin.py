@@ -32,7 +32,7 @@ def parse_submission(submission: DecisionRequest, context: Context) -> Job | Non
     """Parse the fields of the placement rule, or of `gpusage yarn submit`.
 
     Raises:
-        RequestError: The comment is addressed to us and malformed, or a plan is.
+        RequestError: The comment is addressed to us and malformed.
     """
     if submission.manager != MANAGER:
         return None

@@ -36,9 +36,7 @@ _MALFORMED = (
     ValueError,
     AttributeError,
     ArithmeticError,
-    RecursionError,
-    NotImplementedError,
-    RuntimeError,
+    RuntimeError,  # a RecursionError is one, and a NotImplementedError
     OSError,
     MemoryError,
     zipfile.BadZipFile,

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,7 @@ class Application:
             "resource": {"memory": MASTER_MIB, "vCores": 1},
             "am-container-spec": {
                 "commands": {"command": self.master_command()},
-                "environment": {
-                    "entry": [{"key": key, "value": value} for key, value in self.environment(identity).items()]
-                },
+                "environment": {"entry": [{"key": key, "value": value} for key, value in self.environment().items()]},
             },
         }
 
@@ -107,13 +105,9 @@ class Application:
             document["am-container-node-label-expression"] = self.master_label
         return document
 
-    def environment(self, identity: str) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Return the master's variables: nothing in them that bash would change."""
-        variables = {
-            "GPUSAGE_PLAN": replace(self.plan, identity=identity).encoded(),
-            "GPUSAGE_COMMAND": encode(self.command),
-        }
-
+        variables = {"GPUSAGE_PLAN": self.plan.encoded(), "GPUSAGE_COMMAND": encode(self.command)}
         if self.variables:
             variables["GPUSAGE_ENV"] = encode_texts(dict(self.variables))
         if self.files:

@@ -26,7 +26,7 @@ from gpusage_hooks.types import (
 )
 from gpusage_hooks.units import MIB
 from gpusage_yarn.cluster.neighbours import describe_need
-from gpusage_yarn.share_plan import SHARE, WHOLE_GPU, Plan, parse_plan, usable_labels, usable_nodes
+from gpusage_yarn.share_plan import SHARE, WHOLE_GPU, usable_labels, usable_nodes
 
 WHOLE = "yarn.io/gpu: 1"
 
@@ -46,23 +46,22 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
         model_names: How models are named here, `Context.model_names`.
 
     Raises:
-        RequestError: The comment is addressed to us and malformed, or a plan is.
+        RequestError: The comment is addressed to us and malformed.
     """
     fields = submission.fields
     card = fields.get("card", "")
-    plan = parse_plan(fields["plan"]) if fields.get("plan") else None
     return Job(
         submission=submission,
-        request=read_request(fields, plan),
-        request_text=describe_request(fields, plan),
+        request=read_request(fields),
+        request_text=describe_request(fields),
         model_request=parse_comment(fields.get("comment", ""), model_names),
         card=card if 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS else None,
         submitter=Submitter(fields=fields, account_field="queue", job_name_field="name"),
     )
 
 
-def read_request(fields: Mapping[str, str], plan: Plan | None = None) -> GpuRequest:
-    """Return the request of a container: a whole GPU, or the share of a plan that was made before.
+def read_request(fields: Mapping[str, str]) -> GpuRequest:
+    """Return the request of a container: a whole GPU.
 
     Only `gpusage yarn submit` says how large a container is; without that, no label is known to have room for it. Its
     master runs a task again that ran out of memory. Other clients' masters see the failure, and end or count it.
@@ -73,9 +72,8 @@ def read_request(fields: Mapping[str, str], plan: Plan | None = None) -> GpuRequ
     is_ours = _number(fields, "memory_mib") > 0
     is_joined = any(character in label for character in "&|!() ")
     return GpuRequest(
-        gpu_count=0 if plan else 1,
+        gpu_count=1,
         gpu_type=label or None,
-        mps_thread_percent=plan.share if plan else None,
         obstacles=(f"the label expression {label!r} names more than one label",) if is_joined else (),
         partitions=(queue,) if queue else (),
         cpu_count=max(_number(fields, "vcores"), 1),
@@ -91,10 +89,9 @@ def _number(fields: Mapping[str, str], name: str) -> int:
     return int(text) if _NUMBER.fullmatch(text) else 0
 
 
-def describe_request(fields: Mapping[str, str], plan: Plan | None = None) -> str:
+def describe_request(fields: Mapping[str, str]) -> str:
     """Return the request in YARN's words, for people: ``yarn.io/gpu: 1 on a100``."""
-    text = f"{SHARE}: {plan.share}" if plan else WHOLE
-    return f"{text} on {fields['label']}" if fields.get("label") else text
+    return f"{WHOLE} on {fields['label']}" if fields.get("label") else WHOLE
 
 
 def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Context) -> RenderedDecision:

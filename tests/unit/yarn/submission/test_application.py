@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.share_plan import Plan, parse_plan
+from gpusage_yarn.share_plan import Plan
 from gpusage_yarn.submission.application import (
     Application,
     command_line,
@@ -40,17 +40,12 @@ def test_nothing_that_a_user_typed_is_left_for_a_shell_to_read() -> None:
     application = Application(
         command=typed, plan=PLAN, name="n", variables=(("V", typed),), files=((typed, "file:///x 1 2"),)
     )
-    environment = application.environment("application_1_2")
+    environment = application.environment()
     harmless = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=_")
     assert all(set(value) <= harmless for value in environment.values())
     assert base64.b64decode(environment["GPUSAGE_COMMAND"]).decode() == typed
     assert json.loads(base64.b64decode(environment["GPUSAGE_ENV"])) == {"V": typed}
     assert typed not in application.master_command()
-
-
-def test_the_plan_carries_the_application_s_id() -> None:
-    environment = Application(command="true", plan=PLAN, name="n").environment("application_1_2")
-    assert parse_plan(environment["GPUSAGE_PLAN"]).identity == "application_1_2"
 
 
 def test_the_document_is_what_the_resource_manager_reads() -> None:

@@ -19,7 +19,6 @@ from gpusage_hooks.types import (
 )
 from gpusage_hooks.units import GIB
 from gpusage_yarn.settings import YarnSettings
-from gpusage_yarn.share_plan import encode_texts, parse_plan
 from gpusage_yarn.submission.request import parse_submission, render_decision
 
 CONTEXT = Context(settings=YarnSettings(), catalogue=builtin_catalogue())
@@ -75,13 +74,6 @@ def test_a_share_carries_its_memory_and_its_generations_in_turn() -> None:
             "env.GPUSAGE_DECISION": "share=40",
         },
     )
-
-
-def test_what_is_set_is_a_plan() -> None:
-    fields = share(job_of()).fields
-    texts = {key.removeprefix("set."): value for key, value in fields.items() if key.startswith("set.")}
-    plan = parse_plan(encode_texts({"v": "1", **texts}))
-    assert (plan.share, plan.labels, plan.threads) == (40, ("a100", "h100", "v100"), 0)
 
 
 def test_a_slice_is_a_whole_gpu_of_its_label() -> None:

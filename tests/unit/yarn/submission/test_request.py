@@ -11,7 +11,6 @@ from gpusage_hooks.types import DecisionRequest, GpuRequest, Job
 from gpusage_hooks.units import MIB
 from gpusage_yarn import plugin
 from gpusage_yarn.settings import YarnSettings
-from gpusage_yarn.share_plan import Plan
 from gpusage_yarn.submission.request import parse_submission, read_request
 
 
@@ -42,12 +41,6 @@ def test_a_label_is_a_type_that_the_user_insists_on() -> None:
 
 def test_a_label_expression_is_kept_as_it_is() -> None:
     assert job_of(label="a100 && ssd").request.obstacles
-
-
-def test_a_plan_made_before_is_a_share_already() -> None:
-    job = job_of(plan=Plan(share=40).encoded())
-    assert (job.request.gpu_count, job.request.mps_thread_percent) == (0, 40)
-    assert job.request_text == "gpusage.io/share: 40"
 
 
 def test_who_says_nothing_to_us_is_let_through() -> None:

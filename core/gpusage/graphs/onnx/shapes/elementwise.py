@@ -14,11 +14,12 @@ from gpusage.graphs.onnx.shapes.rule import (
     UnresolvedError,
     broadcast,
     broadcast_elements,
+    check_sizes,
     is_small,
     normalize_axis,
     rule,
 )
-from gpusage_hooks.types import ElementType, Shape
+from gpusage_hooks.types import ElementType
 
 _MAXIMUM_NUMBER = 2**63
 _MAXIMUM_EXPONENT = 8
@@ -231,7 +232,7 @@ def constant_of_shape(call: Call) -> list[Result]:
     tensor = call.attributes.get("value")
     kind: ElementType = tensor.element_type if isinstance(tensor, OnnxTensor) else "float"
     number = (tensor.values if isinstance(tensor, OnnxTensor) else (0.0,)) or None
-    return [Result(_check_sizes(sizes), kind, number * prod(sizes) if number and is_small(sizes) else None)]
+    return [Result(check_sizes(sizes), kind, number * prod(sizes) if number and is_small(sizes) else None)]
 
 
 @rule("Range")
@@ -255,7 +256,7 @@ def eye(call: Call) -> list[Result]:
 @rule("RandomNormal", "RandomUniform")
 def random(call: Call) -> list[Result]:
     """Return a tensor of the shape in the attributes."""
-    return [Result(_check_sizes(call.ints_attribute("shape")))]
+    return [Result(check_sizes(call.ints_attribute("shape")))]
 
 
 @rule("QuantizeLinear", "DynamicQuantizeLinear")
@@ -264,10 +265,13 @@ def quantize(call: Call) -> list[Result]:
     return [Result(call.shape(), "int8"), Result(()), Result((), "int8")]
 
 
-@rule("DequantizeLinear", "IsNaN", "IsInf")
+_KINDS: Mapping[str, ElementType] = {"DequantizeLinear": "float", "IsNaN": "bool", "IsInf": "bool"}
+
+
+@rule(*_KINDS, "QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax")
 def same_shape(call: Call) -> list[Result]:
-    """Return the first input's shape, of real numbers or truth values."""
-    return [Result(call.shape(), "float" if call.op_type == "DequantizeLinear" else "bool")]
+    """Return the first input's shape, of real numbers, truth values or, for quantised operators, 8 bits."""
+    return [Result(call.shape(), _KINDS.get(call.op_type, "int8"))]
 
 
 @rule("NonZero")
@@ -275,9 +279,3 @@ def non_zero(call: Call) -> list[Result]:
     """Return the indices of the elements that are not zero."""
     # The number depends on the data. All elements are the most possible, and a share must have room for them.
     return [Result((len(call.shape()), prod(call.shape())), "int64")]
-
-
-def _check_sizes(sizes: tuple[int, ...]) -> Shape:
-    if min(sizes, default=0) < 0:
-        raise MismatchError
-    return sizes

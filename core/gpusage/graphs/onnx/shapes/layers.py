@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import ceil, floor
 
 from gpusage.graphs.onnx.shapes.layout import concat
-from gpusage.graphs.onnx.shapes.rule import Call, MismatchError, Result, broadcast, normalize_axis, rule
+from gpusage.graphs.onnx.shapes.rule import Call, MismatchError, Result, broadcast, check_sizes, normalize_axis, rule
 from gpusage_hooks.types import ElementType, Shape
 
 _MATRIX = 2
@@ -56,7 +56,7 @@ def transposed_convolution(call: Call) -> list[Result]:
             - pads[axis + rank]
             for axis in range(rank)
         ]
-    return [Result(_check_not_negative((data[0], channels, *sizes)), call.type())]
+    return [Result(check_sizes((data[0], channels, *sizes)), call.type())]
 
 
 @rule("MaxPool", "AveragePool", "LpPool", "QLinearAveragePool")
@@ -260,7 +260,7 @@ def count_windows(call: Call, kernel: tuple[int, ...]) -> list[int]:
         if int_attribute is ceil and (count - 1) * strides[axis] >= size + pads[axis]:
             count -= 1  # the last window must begin inside the image or its left padding (ONNX: ceil_mode)
         counts.append(count)
-    return list(_check_not_negative(tuple(counts)))
+    return list(check_sizes(tuple(counts)))
 
 
 def _spatial_attribute(call: Call, name: str, rank: int) -> tuple[int, ...]:
@@ -268,12 +268,6 @@ def _spatial_attribute(call: Call, name: str, rank: int) -> tuple[int, ...]:
     if len(values) != rank or min(values, default=1) < 1:
         raise MismatchError
     return values
-
-
-def _check_not_negative(shape: Shape) -> Shape:
-    if min(shape, default=0) < 0:
-        raise MismatchError
-    return shape
 
 
 def _transposed_shape(shape: Shape, *, swap: int) -> Shape:
@@ -303,12 +297,6 @@ _TRIPLE = 3
 def quantized_arithmetic(call: Call) -> list[Result]:
     """Return the common shape of two quantised inputs."""
     return [Result(broadcast(call.shape(), call.shape(_TRIPLE)), "int8")]
-
-
-@rule("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax")
-def quantized_elementwise(call: Call) -> list[Result]:
-    """Return the first input's shape."""
-    return [Result(call.shape(), "int8")]
 
 
 @rule("QLinearConcat")

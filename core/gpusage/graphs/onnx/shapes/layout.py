@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import floor, prod
 
 from gpusage.graphs.onnx.file import ELEMENT_TYPES, Number
@@ -11,6 +12,7 @@ from gpusage.graphs.onnx.shapes.rule import (
     Result,
     broadcast,
     broadcast_elements,
+    check_sizes,
     is_small,
     normalize_axis,
     rule,
@@ -132,7 +134,9 @@ def split(call: Call) -> list[Result]:
 
     results, start = [], 0
     for part in parts[: call.output_count]:
-        results.append(_slice_along(call, axis, range(start, start + part)))
+        # Elements are known where a model splits a shape.
+        chosen = range(start, start + part)
+        results.append(_selected(call, [chosen if place == axis else range(size) for place, size in enumerate(shape)]))
         start += part
     return results
 
@@ -154,9 +158,7 @@ def slice_(call: Call) -> list[Result]:
         # Backwards, an end before the first entry means all entries: Python writes None for that.
         stop = end if step > 0 or end >= -shape[place] else None
         indices[place] = range(*slice(start, stop, step).indices(shape[place]))
-    sizes = tuple(len(one) for one in indices)
-    elements = call.value(0).elements
-    return [Result(sizes, call.type(), select_elements(elements, shape, indices) if elements is not None else None)]
+    return [_selected(call, indices)]
 
 
 @rule("Gather")
@@ -223,9 +225,7 @@ def pad(call: Call) -> list[Result]:
     sizes = list(shape)
     for place, axis in enumerate(axes):
         sizes[normalize_axis(axis, len(shape))] += pads[place] + pads[place + len(axes)]
-    if min(sizes, default=0) < 0:
-        raise MismatchError
-    return [Result(tuple(sizes), call.type())]
+    return [Result(check_sizes(tuple(sizes)), call.type())]
 
 
 @rule("TopK")
@@ -263,13 +263,11 @@ def infer_reshape(shape: Shape, wanted: list[int]) -> Shape:
     return tuple(wanted)
 
 
-def _slice_along(call: Call, axis: int, part: range) -> Result:
-    # Elements are known where a model splits a shape.
-    shape = call.shape()
-    elements = call.value(0).elements
-    indices = [part if place == axis else range(size) for place, size in enumerate(shape)]
-    sizes = tuple(len(one) for one in indices)
-    return Result(sizes, call.type(), select_elements(elements, shape, indices) if elements is not None else None)
+def _selected(call: Call, indices: Sequence[Sequence[int]]) -> Result:
+    """Return the part of the first input that has these *indices* along each axis."""
+    elements, sizes = call.value(0).elements, tuple(len(one) for one in indices)
+    chosen = select_elements(elements, call.shape(), indices) if elements is not None else None
+    return Result(sizes, call.type(), chosen)
 
 
 def _cast_elements(elements: tuple[Number, ...], kind: ElementType) -> tuple[Number, ...] | None:

@@ -154,6 +154,17 @@ def normalize_axis(axis: int, rank: int) -> int:
     return axis % rank
 
 
+def check_sizes(shape: Shape) -> Shape:
+    """Return *shape*.
+
+    Raises:
+        MismatchError: A size is below 0.
+    """
+    if min(shape, default=0) < 0:
+        raise MismatchError
+    return shape
+
+
 def broadcast(*shapes: Shape) -> Shape:
     """Return the common shape of *shapes* after broadcasting."""
     # Most operands have equal shapes.

@@ -21,7 +21,6 @@ import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Cont
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerEventType;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerImpl;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerState;
-import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -301,7 +300,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
 
   /** Keep a container without a share off the shared GPUs. We leave alone containers that have whole GPUs from YARN itself. */
   private void hideGpus(Container container) {
-    if (node != null && !node.gpus.isEmpty() && amount(container, Settings.GPU_RESOURCE) == 0) {
+    if (node != null && !node.gpus.isEmpty() && NodeGpus.amount(container.getResource(), Settings.GPU_RESOURCE) == 0) {
       Map<String, String> environment = container.getLaunchContext().getEnvironment();
       removeMpsVariables(environment);
       environment.put("CUDA_VISIBLE_DEVICES", "");
@@ -336,12 +335,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   }
 
   private long shareOf(Container container) {
-    return amount(container, share);
-  }
-
-  private static long amount(Container container, String type) {
-    boolean known = ResourceUtils.getResourceTypeIndex().containsKey(type);
-    return known ? container.getResource().getResourceValue(type) : 0;
+    return NodeGpus.amount(container.getResource(), share);
   }
 
   private static String id(Container container) {

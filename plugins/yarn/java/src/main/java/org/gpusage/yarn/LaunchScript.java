@@ -22,7 +22,6 @@ import org.apache.hadoop.yarn.api.records.ContainerId;
 final class LaunchScript {
   private static final Pattern GPU = line("CUDA_VISIBLE_DEVICES", NodeSettings.NAMES);
   private static final Pattern SHARE = line(GpuShareNodeListener.SHARE, "[1-9][0-9]{0,5}");
-  private static final Pattern THREADS = line("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "[1-9][0-9]{0,2}");
   private static final int LIMIT_BYTES = 16 << 20;
 
   private LaunchScript() {}
@@ -44,8 +43,7 @@ final class LaunchScript {
   }
 
   static Optional<Bindings.Binding> binding(String script) {
-    Pattern line = SHARE.matcher(script).find() ? SHARE : THREADS; // an earlier release wrote the second alone
-    Optional<String> share = only(line, script);
+    Optional<String> share = only(SHARE, script);
     return only(GPU, script).flatMap(gpu -> share.map(percent -> new Bindings.Binding(gpu, Long.parseLong(percent))))
         .filter(Bindings.Binding::isSound);
   }

@@ -29,9 +29,6 @@ final class Plan {
   private static final Pattern NEED = Pattern.compile("[0-9a-z.,:=+-]{0,400}");
   private static final int MOST_LABELS = 16;
   private static final int MOST_NODES = 64;
-  private static final Pattern ID = Pattern.compile("[0-9a-zA-Z._:-]{0,64}");
-
-  final String id;
 
   /** Hundredths of one GPU, 1 to 100. */
   final int share;
@@ -69,7 +66,6 @@ final class Plan {
     if (!VERSION.equals(texts.get("v"))) {
       throw new PlanException("v", "be " + VERSION, texts.get("v"));
     }
-    id = matched(texts, "id", ID, "have at most 64 letters, digits and ._:-");
     share = number(texts, "share", null, 1, Settings.WHOLE_GPU);
     threads = number(texts, "threads", "0", 0, Settings.WHOLE_GPU);
     priority = number(texts, "priority", "0", 0, 1);
@@ -142,7 +138,6 @@ final class Plan {
   private Map<String, String> texts() {
     Map<String, String> texts = new LinkedHashMap<>();
     texts.put("v", VERSION);
-    texts.put("id", id);
     texts.put("share", String.valueOf(share));
     texts.put("threads", String.valueOf(threads));
     texts.put("priority", String.valueOf(priority));

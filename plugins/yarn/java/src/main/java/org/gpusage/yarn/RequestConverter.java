@@ -1,5 +1,7 @@
 package org.gpusage.yarn;
 
+import static org.gpusage.yarn.NodeGpus.amount;
+
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
@@ -36,32 +38,22 @@ final class RequestConverter {
   /** What the nodes of the cluster offer to an application that asks for whole GPUs. */
   interface Offers {
     /** No node offers shares in place of GPUs. */
-    Offers NONE =
-        new Offers() {
-          @Override
-          public boolean offersGpus(String label) {
-            return true;
-          }
-
-          @Override
-          public boolean offersOnlyShares(String label) {
-            return false;
-          }
-
-          @Override
-          public String label(Resource required) {
-            return "";
-          }
-        };
+    Offers NONE = new Offers() {};
 
     /** Return whether a node with {@code label} that offers GPUs in any form has registered. */
-    boolean offersGpus(String label);
+    default boolean offersGpus(String label) {
+      return true;
+    }
 
     /** Return whether nodes with {@code label} offer shares, and no yarn.io/gpu. */
-    boolean offersOnlyShares(String label);
+    default boolean offersOnlyShares(String label) {
+      return false;
+    }
 
     /** Return the label to which requests for {@code required} go that name none; nothing for nodes without one. */
-    String label(Resource required);
+    default String label(Resource required) {
+      return "";
+    }
   }
 
   private static final int MOST_KEYS = 10_000;
@@ -373,9 +365,5 @@ final class RequestConverter {
     copy.setCapability(capability);
     copy.setNumContainers(containers);
     return copy;
-  }
-
-  private static long amount(Resource resource, String type) {
-    return NodeGpus.amount(resource, type);
   }
 }

@@ -6,7 +6,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
-import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
@@ -35,7 +34,7 @@ final class RunningShares {
         ApplicationId application = container.getApplicationAttemptId().getApplicationId();
         String need = needs.getOrDefault(application, "");
         RMApp of = rm.getRMApps().get(application);
-        long part = part(container.getAllocatedResource(), share);
+        long part = NodeGpus.amount(container.getAllocatedResource(), share);
         if (part > 0 && part < Settings.WHOLE_GPU && !need.isEmpty() && of != null) {
           lines.computeIfAbsent(of.getUser(), user -> new ArrayList<>()).add(known.getNodeID() + " " + part + " " + need + "\n");
         }
@@ -56,9 +55,5 @@ final class RunningShares {
       }
     }
     return lines.toString();
-  }
-
-  private static long part(Resource resource, String share) {
-    return resource == null ? 0 : resource.getResourceValue(share);
   }
 }

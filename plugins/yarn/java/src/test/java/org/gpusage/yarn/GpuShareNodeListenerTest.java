@@ -308,7 +308,7 @@ class GpuShareNodeListenerTest {
   private void writeScript(Container container, String gpu, long share) throws Exception {
     Path place = folder.resolve("nmPrivate").resolve(APPLICATION).resolve(container.getContainerId().toString());
     Files.createDirectories(place);
-    String script = "export CUDA_VISIBLE_DEVICES=\"" + gpu + "\"\nexport CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=\"" + share + "\"\n";
+    String script = "export CUDA_VISIBLE_DEVICES=\"" + gpu + "\"\nexport GPUSAGE_SHARE=\"" + share + "\"\n";
     Files.write(place.resolve("launch_container.sh"), script.getBytes(StandardCharsets.UTF_8));
   }
 

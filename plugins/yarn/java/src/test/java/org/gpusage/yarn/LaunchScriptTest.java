@@ -15,7 +15,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 class LaunchScriptTest {
   private static final String GPU = "export CUDA_VISIBLE_DEVICES=\"1\"\n";
-  private static final String SHARE = "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=\"40\"\n";
+  private static final String SHARE = "export GPUSAGE_SHARE=\"40\"\n";
 
   @TempDir Path folder;
 
@@ -42,9 +42,9 @@ class LaunchScriptTest {
   }
 
   @Test
-  void theShareIsBelievedBeforeTheThreadsThatMayBeMore() {
-    String share = "export GPUSAGE_SHARE=\"25\"\n";
-    assertEquals(25, LaunchScript.binding(GPU + SHARE + share).get().share);
-    assertEquals(Optional.empty(), LaunchScript.binding(GPU + SHARE + share + share.replace("25", "5")));
+  void theThreadsMayBeMoreThanTheShare() {
+    String threads = "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=\"80\"\n";
+    assertEquals(40, LaunchScript.binding(GPU + threads + SHARE).get().share);
+    assertEquals(Optional.empty(), LaunchScript.binding(GPU + threads));
   }
 }

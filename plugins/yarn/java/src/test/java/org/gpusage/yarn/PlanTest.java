@@ -16,12 +16,11 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 class PlanTest {
   private static final String WHOLE =
-      "{'v':'1','id':'9f3c','share':'40','labels':'h100,a100','fallback_after_s':'30','containers':'2','rescue':'0'}";
+      "{'v':'1','share':'40','labels':'h100,a100','fallback_after_s':'30','containers':'2','rescue':'0'}";
 
   @Test
   void aPlanIsReadAsItWasWritten() throws Exception {
     Plan plan = Plan.parse(Plan.parse(encoded(WHOLE)).toBase64());
-    assertEquals("9f3c", plan.id);
     assertEquals(40, plan.share);
     assertEquals(Arrays.asList("h100", "a100"), plan.labels);
     assertEquals(30, plan.fallbackAfterS);
@@ -79,7 +78,6 @@ class PlanTest {
         "{'v':'1','share':'40','labels':'a100&&h100'}",
         "{'v':'1','share':'40','labels':'a\\u0000b'}",
         "{'v':'1','share':'40','labels':'$(id)'}",
-        "{'v':'1','share':'40','id':'a\\nb'}",
         "{'v':'1','share':'40','containers':'999999'}",
         "{'v':'1','share':'40','fallback_after_s':'-3'}",
         "['v','1']",
