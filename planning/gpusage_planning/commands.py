@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,6 +35,15 @@ Examples:
 """
 
 
+class NumberRange(click.FloatRange):
+    """A number between two ends. Click lets NaN pass, because it is neither above nor below an end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number of *value*."""
+        number: float = super().convert(value, param, ctx)
+        return number if not math.isnan(number) else self.fail(f"{value!r} is not a number.", param, ctx)
+
+
 @click.command(epilog=PLAN_EXAMPLE, short_help="Which nodes to pay for, and what runs where and when.")
 @click.option(
     "--jobs",
@@ -54,7 +65,7 @@ Examples:
 @click.option(
     "--limit",
     "limit_s",
-    type=options.NumberRange(0.01, 3600),
+    type=NumberRange(0.01, 3600),
     default=5.0,
     show_default=True,
     help="Seconds that each decision may take.",
@@ -66,7 +77,7 @@ Examples:
     help="How long planning may take, such as 10m: then the best plan so far counts.  [default: until it is done]",
 )
 @click.option(
-    "--budget", type=options.NumberRange(0, 1e12), help="What the whole plan may cost; status 1 where none found does."
+    "--budget", type=NumberRange(0, 1e12), help="What the whole plan may cost; status 1 where none found does."
 )
 @options.json_option
 @run_by("gpusage_planning.plan.command:plan")
@@ -120,25 +131,25 @@ def plan() -> None:
 )
 @click.option(
     "--duration-error",
-    type=options.NumberRange(0, 10),
+    type=NumberRange(0, 10),
     help="For sjf and srtf: predict run times with such a deviation of the logarithm.  [default: by time limits]",
 )
 @click.option(
     "--preemption-s",
-    type=options.NumberRange(0, 86400),
+    type=NumberRange(0, 86400),
     default=PREEMPTION_S,
     show_default=True,
     help="Seconds that a suspended job's next start takes.",
 )
 @click.option(
     "--round-s",
-    type=options.NumberRange(1, 86400),
+    type=NumberRange(1, 86400),
     help="From one choice of the jobs that run to the next.  [default: 60 for las, 360 for max-min]",
 )
 @click.option("--generate", type=click.IntRange(1, 10_000_000), help="How many jobs to draw.  [default: 1000]")
 @click.option(
     "--load",
-    type=options.NumberRange(0.01, 100),
+    type=NumberRange(0.01, 100),
     default=1.0,
     show_default=True,
     help="GPU time that drawn jobs ask for.",

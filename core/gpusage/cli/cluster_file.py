@@ -11,7 +11,6 @@ stand in each of its nodes, or ``node_gpu_counts`` where these differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,7 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gpusage.boundary.typed_documents import MismatchError, read_as
 from gpusage.cli.user_file import read_document, refusal
-from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
+from gpusage_hooks.errors import DeviceError, GpuUsageError
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 
 if TYPE_CHECKING:
@@ -116,48 +115,17 @@ def any_cluster(path: Path, manager: str, advisor: Advisor) -> Cluster:
     """Return the cluster that the file at *path* describes, in our own form or in a workload manager's.
 
     Raises:
-        RequestError: As `read_cluster`.
-    """
-    theirs = advisor.hooks.read_cluster(str(path), advisor.catalogue)
-    return read_cluster(path, manager, advisor.catalogue) if theirs is None else theirs
-
-
-def read_cluster(path: Path, manager: str, catalogue: Catalogue) -> Cluster:
-    """Return the cluster that the file at *path* describes.
-
-    Raises:
         RequestError: It cannot be read, or is not a cluster.
     """
-    document = read_document(path, "Cluster file")
-    return parse_cluster(document, manager, catalogue, origin=str(path))
-
-
-def measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, float]]:
-    """Return what a GPU takes, busy and idle, by the site's type, where the cluster file at *path* has both.
-
-    Raises:
-        RequestError: As `read_cluster`; or a GPU takes less when it is busy.
-    """
-    read = _read(read_document(path, "Cluster file"), manager, str(path))
-    for row in read.pools:
-        # A GPU takes no less when it is busy: the two figures were swapped, or one is of another GPU.
-        if row.power_w is not None and row.idle_power_w is not None and row.power_w < row.idle_power_w:
-            message = (
-                f"Key 'power_w' of type {row.site_type!r} in cluster file {str(path)!r} must be at least "
-                f"'idle_power_w', {row.idle_power_w:g} W; got {row.power_w:g}. Swap them, or measure again."
-            )
-            raise RequestError(message)
-
-    return {
-        row.site_type: (row.power_w, row.idle_power_w)
-        for row in read.pools
-        if row.power_w is not None and row.idle_power_w is not None
-    }
+    theirs = advisor.hooks.read_cluster(str(path), advisor.catalogue)
+    if theirs is not None:
+        return theirs
+    return parse_cluster(read_document(path, "Cluster file"), manager, advisor.catalogue, origin=str(path))
 
 
 def parse_cluster(document: object, manager: str, catalogue: Catalogue, *, origin: str) -> Cluster:
     """Return the cluster that *document* describes."""
-    read = _read(document, manager, origin)
+    read = read_description(document, manager, origin)
     return Cluster(
         manager=manager,
         version=str(read.version),
@@ -167,7 +135,7 @@ def parse_cluster(document: object, manager: str, catalogue: Catalogue, *, origi
     )
 
 
-def _read(document: object, manager: str, origin: str) -> _Cluster:
+def read_description(document: object, manager: str, origin: str) -> _Cluster:
     """Return the part of *document* that describes the cluster: the whole, or *manager*'s, or the only one there is."""
     table = document if isinstance(document, dict) else {}
     clusters = table.get("clusters")

@@ -23,11 +23,6 @@ Examples:
   gpusage report --month 2026-10 -o report.html
   gpusage report --since 7d --user ada --text
 """
-PLUGINS_EXAMPLES = """\b
-Examples:
-  gpusage plugins
-  gpusage plugins --json
-"""
 
 
 @click.command(epilog=VALIDATE_EXAMPLES)
@@ -138,11 +133,13 @@ def status() -> None:
     """
 
 
-@click.command(epilog=PLUGINS_EXAMPLES)
+@click.command()
 @options.json_option
 @run_by("gpusage.cli.listings:list_plugins")
 def plugins() -> None:
     """List the plugins, their hooks, and what is wrong with them.
 
     gpusage disables a plugin that it cannot use, and runs without it. The exit status is then 1.
+
+    Example: gpusage plugins --json
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -111,15 +110,6 @@ def duration_s(text: str) -> float:
         message = f"a time of at most 100 years; got {text!r}"
         raise ValueError(message)
     return seconds
-
-
-class NumberRange(click.FloatRange):
-    """A number between two ends. Click lets NaN pass, because it is neither above nor below an end."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number of *value*."""
-        number: float = super().convert(value, param, ctx)
-        return number if not math.isnan(number) else self.fail(f"{value!r} is not a number.", param, ctx)
 
 
 def read_duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:

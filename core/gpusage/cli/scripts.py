@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpusage.cli.user_file import read_content
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Manager
 
@@ -38,18 +39,7 @@ def read_script(path: str) -> str:
     Raises:
         RequestError: It cannot be read, or is larger than a job script is.
     """
-    try:
-        # At most one byte more than the limit: a device or a pipe may never end.
-        with Path(path).open("rb") as file:
-            content = file.read(MAXIMUM_SCRIPT_BYTES + 1)
-    except OSError as error:
-        message = f"Script {path!r} must be a readable file; got: {error.strerror}. Check the path."
-        raise RequestError(message) from error
-    if len(content) > MAXIMUM_SCRIPT_BYTES:
-        message = f"Script {path!r} must be at most 4 MiB; it is longer. Is it a job script?"
-        raise RequestError(message)
-
-    return content.decode("utf-8", "replace")
+    return read_content(Path(path), "Script", MAXIMUM_SCRIPT_BYTES).decode("utf-8", "replace")
 
 
 def manager_of(scripts: Sequence[Script], managers: Mapping[str, Manager], name: str | None = None) -> Manager:

@@ -42,7 +42,8 @@ def read_text(path: Path, name: str, maximum_bytes: int = MAXIMUM_BYTES) -> str:
     """
     try:
         # Windows editors begin a file with a byte order mark, which TOML and JSON refuse.
-        return _content(path, name, maximum_bytes).decode("utf-8-sig")
+        require_regular(path, name)
+        return read_content(path, name, maximum_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         message = f"{name} {str(path)!r} must be UTF-8 text; got byte {error.start} of another kind. Convert it."
         raise RequestError(message) from error
@@ -76,7 +77,8 @@ def require_readable(path: Path, name: str) -> None:
 
 def read_document(path: Path, name: str) -> object:
     """Return what a JSON or TOML file holds; see `read_text`."""
-    content = _content(path, name, MAXIMUM_BYTES)
+    require_regular(path, name)
+    content = read_content(path, name, MAXIMUM_BYTES)
     try:
         text = content.decode("utf-8-sig")
         return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
@@ -102,15 +104,16 @@ def _unreadable(path: Path, name: str, error: OSError) -> RequestError:
     return RequestError(f"{name} {str(path)!r} must be a readable file; got: {error.strerror}. Check the path.")
 
 
-def _content(path: Path, name: str, maximum_bytes: int) -> bytes:
-    require_regular(path, name)
+def read_content(path: Path, name: str, maximum_bytes: int) -> bytes:
+    """Return the bytes of a file, or of a pipe; see `read_text`."""
     try:
+        # At most one byte more than the limit: a device or a pipe may never end.
         with path.open("rb") as file:
             content = file.read(maximum_bytes + 1)
     except OSError as error:
         raise _unreadable(path, name, error) from error
     if len(content) > maximum_bytes:
-        message = f"{name} {str(path)!r} must be at most {maximum_bytes // MIB} MiB; got more. Split it."
+        message = f"{name} {str(path)!r} must be at most {maximum_bytes // MIB} MiB; got more. Is it the right file?"
         raise RequestError(message)
 
     return content

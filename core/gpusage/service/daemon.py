@@ -7,8 +7,8 @@ import gc
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from gpusage.service.snapshots import State
 from gpusage.service.sockets import ServerSocket, allow_everyone, allow_only
 from gpusage.service.usage_collector import RunCounters, UsageCollector
 from gpusage.settings.configuration_file import load_configuration
+from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
 
@@ -37,22 +38,6 @@ SWITCH_INTERVAL_S = 0.0005
 MAINTENANCE_INTERVAL_S = 1.0
 
 _log = logging.getLogger("gpusage.service")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Helpers:
-    """The workers in the background, each in a thread of its own.
-
-    Attributes:
-        runs: Counts the runs that *usage_collector* collects.
-        metrics: Where Prometheus may ask; ``None`` where a site does not want that.
-    """
-
-    recorder: Recorder
-    job_monitor: JobMonitor
-    usage_collector: UsageCollector
-    runs: RunCounters
-    metrics: tuple[str, int] | None
 
 
 @click.command()
@@ -92,14 +77,6 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
 
     opened = partial(open_store, configuration.store.url, keep_days=configuration.store.keep_days or None)
     state = State(configuration, advisor, managers, config)
-    metrics, runs = parse_address(configuration.daemon.metrics), RunCounters()
-    helpers = Helpers(
-        recorder=Recorder(opened(), loop, advisor.hooks),
-        job_monitor=JobMonitor(state, opened),
-        usage_collector=UsageCollector(state, opened, runs if metrics else None),
-        runs=runs,
-        metrics=metrics,
-    )
 
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
@@ -107,7 +84,7 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
             closing(ServerSocket(path, lambda socket_path: allow_only(socket_path, state.snapshot.trusted_uids)))
         )
         status_socket = stack.enter_context(closing(ServerSocket(status_path(path), allow_everyone)))
-        await _serve_on(request_socket, status_socket, state, helpers, stop)
+        await _serve_on((request_socket, status_socket), state, opened, stop)
 
 
 async def _maintain_sockets(request_socket: ServerSocket, status_socket: ServerSocket, state: State) -> None:
@@ -124,10 +101,17 @@ async def _maintain_sockets(request_socket: ServerSocket, status_socket: ServerS
 
 
 async def _serve_on(
-    request_socket: ServerSocket, status_socket: ServerSocket, state: State, helpers: Helpers, stop: asyncio.Event
+    sockets: tuple[ServerSocket, ServerSocket],
+    state: State,
+    opened: Callable[[], DecisionStore],
+    stop: asyncio.Event,
 ) -> None:
-    loop = asyncio.get_running_loop()
-    recorder, job_monitor, usage_collector = helpers.recorder, helpers.job_monitor, helpers.usage_collector
+    """Start what answers and works in the background, each in a thread of its own, and end it after *stop*."""
+    loop, (request_socket, status_socket) = asyncio.get_running_loop(), sockets
+    metrics, runs = parse_address(state.snapshot.configuration.daemon.metrics), RunCounters()
+    recorder = Recorder(opened(), loop, state.snapshot.advisor.hooks)
+    job_monitor = JobMonitor(state, opened)
+    usage_collector = UsageCollector(state, opened, runs if metrics else None)
     request_handler = RequestHandler(recorder, job_monitor, loop)
     dispatcher = Dispatcher(state, request_handler, recorder, job_monitor, usage_collector)
     server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)
@@ -139,7 +123,7 @@ async def _serve_on(
     request_handler.start()
     job_monitor.start()
     usage_collector.start()
-    endpoint = open_endpoint(helpers.metrics, request_handler, recorder, job_monitor, helpers.runs)
+    endpoint = open_endpoint(metrics, request_handler, recorder, job_monitor, runs)
 
     # The objects of today stay: the collector need not visit them while somebody waits.
     gc.collect()

@@ -138,9 +138,13 @@ class DecisionStore(ABC):
         """Return the runs that *question* asks for; see `usage`."""
         return decode_observations(self._rows(*usage_query(self._schema, question)), self._name)
 
-    @abstractmethod
     def close(self) -> None:
         """Close the store; the next use opens it again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # A damaged file, or a connection that is cut, may not even be closed.
+            with suppress(*self.reading_errors, OSError):
+                connection.close()
 
     @abstractmethod
     def _rows(self, statement: str, values: Values) -> Sequence[Any]:

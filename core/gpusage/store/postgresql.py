@@ -143,13 +143,6 @@ class PostgresqlStore(DecisionStore):
             self.close()
             raise self._failure(error, "read") from error
 
-    def close(self) -> None:
-        """Close the connection; the next use opens it again."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(self._client.Error, OSError):
-                connection.close()
-
     def _connect(self) -> Connection:
         at = self.address
         place: Mapping[str, Any] = (

@@ -114,14 +114,6 @@ class SqliteStore(DecisionStore):
             raise self._failure(error, "read") from error
         return rows
 
-    def close(self) -> None:
-        """Close the file; the next use opens it again."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            # A damaged file may not even be closed.
-            with suppress(sqlite3.Error):
-                connection.close()
-
     def _open(self) -> sqlite3.Connection:
         """Return the connection, a new one where the file was removed or replaced under it."""
         if self._connection is not None and self._inode != _inode(self.path):

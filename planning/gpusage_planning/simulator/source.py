@@ -10,15 +10,15 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from gpusage.cli.cluster_file import any_cluster, example_cluster, measured_power_w
-from gpusage.cli.user_file import require_readable
+from gpusage.cli.cluster_file import any_cluster, example_cluster, read_description
+from gpusage.cli.user_file import read_document, require_readable
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.plugins.loading import managers_of
 from gpusage_hooks.errors import RequestError
@@ -267,10 +267,33 @@ def _fleet(source: Source, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:
 
     # A workload manager's own file has no power.
     is_ours = path is not None and advisor.hooks.read_cluster(str(path), catalogue) is None
-    fleet = with_power(fleet, measured_power_w(path, MANAGER) if path is not None and is_ours else {})
+    fleet = with_power(fleet, _measured_power_w(path, MANAGER) if path is not None and is_ours else {})
     fleet = with_nodes(fleet, source.gpus_per_node)
 
     return replace(fleet, spreads_jobs=source.spread), undivided
+
+
+def _measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, float]]:
+    """Return what a GPU takes, busy and idle, by the site's type, where the cluster file at *path* has both.
+
+    Raises:
+        RequestError: It is not a cluster; or a GPU takes less when it is busy.
+    """
+    read = read_description(read_document(path, "Cluster file"), manager, str(path))
+    for row in read.pools:
+        # A GPU takes no less when it is busy: the two figures were swapped, or one is of another GPU.
+        if row.power_w is not None and row.idle_power_w is not None and row.power_w < row.idle_power_w:
+            message = (
+                f"Key 'power_w' of type {row.site_type!r} in cluster file {str(path)!r} must be at least "
+                f"'idle_power_w', {row.idle_power_w:g} W; got {row.power_w:g}. Swap them, or measure again."
+            )
+            raise RequestError(message)
+
+    return {
+        row.site_type: (row.power_w, row.idle_power_w)
+        for row in read.pools
+        if row.power_w is not None and row.idle_power_w is not None
+    }
 
 
 def _jobs(source: Source, files: Files, seed: int) -> Jobs:

@@ -191,6 +191,14 @@ def local_time(time_s: float) -> str:
     return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
+def seconds_of(text: str) -> float | None:
+    """Return seconds since 1970 of a time of this host, as `squeue` and `sacct` write it; ``None`` for ``Unknown``."""
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        return None
+
+
 def job_id_options(job_ids: Sequence[str]) -> Iterator[str]:
     """Yield the option by which `squeue` and `sacct` are asked for some hundreds of *job_ids*, till all are named."""
     for begin in range(0, len(job_ids), _MOST_JOBS):

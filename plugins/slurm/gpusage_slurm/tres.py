@@ -12,6 +12,8 @@ from functools import lru_cache
 _GENERIC = re.compile(r"gres[:/]")
 _COUNT = re.compile(r"(\d{1,9})([kmgtp]?)", re.IGNORECASE)
 _SUFFIXES = "kmgtp"
+_AMOUNT = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{0,15})?)(?P<unit>[KMGTP]?)", re.IGNORECASE)
+_MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 SHARES = ("mps", "shard")
 """Names of the resources that are shares of a GPU."""
 
@@ -75,3 +77,9 @@ def _parse(text: str) -> Tres:
         power = _SUFFIXES.index(match[2].lower()) + 1 if match[2] else 0
         count = int(match[1]) << 10 * power
     return Tres(text=text, name=name, generic=generic, kind=":".join(rest[:-1]) or None, count=count)
+
+
+def parse_mib(text: str) -> float:
+    """Return the MiB of ``64G``; 0 for a text that is no amount."""
+    match = _AMOUNT.fullmatch(text)
+    return float(match["number"]) * _MIB[match["unit"].upper()] if match else 0.0

@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 
-from gpusage.cli.cluster_file import example_cluster, parse_cluster, read_cluster
+from gpusage.cli.cluster_file import example_cluster, parse_cluster
+from gpusage.cli.user_file import read_document
 from gpusage.devices.catalogue import Catalogue, describe_gpus
 from gpusage_hooks.errors import DeviceError, RequestError
+from gpusage_hooks.types import Cluster
 
 CATALOGUE = Catalogue(describe_gpus())
 POOL = {"site_type": "v100", "gpu_count": 4}
+
+
+def read_cluster(path: Path, manager: str) -> Cluster:
+    return parse_cluster(read_document(path, "Cluster file"), manager, CATALOGUE, origin=str(path))
 
 
 def test_a_pool_needs_only_its_type_and_count() -> None:
@@ -43,14 +49,14 @@ def test_what_the_daemon_says_of_itself_is_a_cluster(tmp_path: Path) -> None:
         seen, version="24.11", unshared={"partition=p": "w"}, pools=(replace(seen.pools[0], partitions=("p",)),)
     )
     path.write_text(json.dumps({"code": "OK", "clusters": {"slurm": {"age_s": 1, **asdict(seen)}}}))
-    assert read_cluster(path, "slurm", CATALOGUE) == seen
-    assert read_cluster(path, "simulated", CATALOGUE).pools == seen.pools
+    assert read_cluster(path, "slurm") == seen
+    assert read_cluster(path, "simulated").pools == seen.pools
 
 
 def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text('default_partition = "gpu"\n[[pools]]\nsite_type = "t4"\ngpu_count = 2\n')
-    cluster = read_cluster(path, "slurm", CATALOGUE)
+    cluster = read_cluster(path, "slurm")
     assert (cluster.default_partition, cluster.pools[0].gpu) == ("gpu", "t4")
 
 
@@ -95,12 +101,12 @@ def test_a_file_that_is_no_json_is_refused(content: bytes, tmp_path: Path) -> No
     path = tmp_path / "cluster.json"
     path.write_bytes(content)
     with pytest.raises(RequestError, match="must be JSON"):
-        read_cluster(path, "slurm", CATALOGUE)
+        read_cluster(path, "slurm")
 
 
 def test_a_file_that_is_absent_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="No such file"):
-        read_cluster(tmp_path / "absent.json", "slurm", CATALOGUE)
+        read_cluster(tmp_path / "absent.json", "slurm")
 
 
 def test_the_example_cluster_can_share_every_gpu() -> None:

@@ -58,9 +58,14 @@ def count_of_type(gres_counts: Mapping[str, int], site_type: str) -> int:
 def free_gpus(gres: str, gres_used: str, site_type: str) -> int:
     """Return how many of a node's GPUs of *site_type* are unused, neither whole nor shared."""
     count = count_of_type(counts(gres, "gpu"), site_type)
-    units = count_of_type(counts(gres, "mps"), site_type) // count if count else 0
     whole = count_of_type(counts(gres_used, "gpu"), site_type)
-    return max(count - whole - shared_gpus(gres_used, site_type, units), 0)
+    return max(count - whole - shared_gpus(gres_used, site_type, units_per_gpu(gres, site_type)), 0)
+
+
+def units_per_gpu(gres: str, site_type: str) -> int:
+    """Return the MPS units of one GPU of *site_type* in a node's GRES; 0 where it is not shared."""
+    count = count_of_type(counts(gres, "gpu"), site_type)
+    return count_of_type(counts(gres, "mps"), site_type) // count if count else 0
 
 
 def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int) -> int:
@@ -213,13 +218,9 @@ def free_units(node: NodeState) -> int:
     """Return the largest free part of a GPU of *node*, in its MPS units."""
     # A share lies on one GPU, so the sum of free parts is of no use.
     kinds = counts(node.gres, "gpu")
-    return max((_units(node, kind) * node_room(node, kind).share_percent // 100 for kind in kinds), default=0)
-
-
-def _units(node: NodeState, site_type: str) -> int:
-    """Return the MPS units of one GPU of *site_type* on *node*."""
-    count = count_of_type(counts(node.gres, "gpu"), site_type)
-    return count_of_type(counts(node.gres, "mps"), site_type) // count if count else 0
+    return max(
+        (units_per_gpu(node.gres, kind) * node_room(node, kind).share_percent // 100 for kind in kinds), default=0
+    )
 
 
 def node_room(node: NodeState, site_type: str) -> Room:
@@ -236,4 +237,4 @@ def node_room(node: NodeState, site_type: str) -> Room:
 
 def partly_free_percent(node: NodeState, site_type: str) -> int:
     """Return the largest free part of the partly used GPUs of *node*, in percent."""
-    return free_share_percent(node.gres_used, site_type, _units(node, site_type))
+    return free_share_percent(node.gres_used, site_type, units_per_gpu(node.gres, site_type))

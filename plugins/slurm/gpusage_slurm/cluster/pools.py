@@ -13,12 +13,12 @@ from gpusage_hooks.units import MIB
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import (
     NodeState,
-    count_of_type,
     counts,
     free_gpus,
     node_room,
     partly_free_percent,
     read_nodes,
+    units_per_gpu,
 )
 from gpusage_slurm.settings import MANAGER
 
@@ -79,9 +79,8 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
     """Return the pool of *site_type*; *members* are its nodes, each with how many GPUs of it the node has."""
     free, units, rooms = 0, set[int](), dict[NodeKind, list[Room]]()
     free_by_kind = Counter[NodeKind]()
-    for node, count in members:
-        shares = count_of_type(counts(node.gres, "mps"), site_type)
-        units.add(shares // count if count else 0)
+    for node, _ in members:
+        units.add(units_per_gpu(node.gres, site_type))
 
         kind = NodeKind(
             partitions=tuple(sorted(node.partitions)),

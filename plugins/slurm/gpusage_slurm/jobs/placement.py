@@ -21,7 +21,7 @@ from gpusage_slurm.cluster.hostlist import expand_hostlist
 from gpusage_slurm.cluster.nodes import NodeState, free_units, free_whole_gpus
 from gpusage_slurm.jobs.queue import Row, base_id, requested_tres
 from gpusage_slurm.submission.request import feature_groups
-from gpusage_slurm.tres import parse_tres
+from gpusage_slurm.tres import parse_mib, parse_tres
 
 WAITS_FOR_NODES = (
     "Priority",
@@ -40,8 +40,6 @@ _CONSTRAINT = "constraint "
 _BOUND = re.compile(r"(?:\([^()]*\)|[^&()]+)(?:&(?P<own>.+))?")
 _SLICE = re.compile(r"gres/gpu:([A-Za-z0-9_.-]+):1")
 _UNTYPED = re.compile(r"gres/gpu(?::1)?")
-_AMOUNT = re.compile(r"(?P<number>[0-9.]+)(?P<unit>[KMGTP]?)")
-_UNITS = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}  # MiB
 
 NULL = "(null)"
 # The widest column that `squeue --format` is asked for; a list that fills it may be cut.
@@ -118,12 +116,6 @@ def could_run_on_whole_gpu(node: NodeState, job: scontrol.Line, own: str, mark: 
         and any({*group} <= {*node.features} for group in groups)
         and may_run_on(job, mark, node.name)
     )
-
-
-def parse_mib(text: str) -> float:
-    """Return the MiB of ``64G``; 0 for a text that is no amount."""
-    match = _AMOUNT.fullmatch(text)
-    return float(match["number"]) * _UNITS[match["unit"]] if match else 0.0
 
 
 def user_excluded_nodes(mark: JobAnnotation | None, names: tuple[str, ...]) -> tuple[str, ...]:

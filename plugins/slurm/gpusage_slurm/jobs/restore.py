@@ -22,13 +22,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from gpusage.store.annotation import JobAnnotation, parse_annotation, with_annotation
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import AnnotatedJob, OutOfMemoryJob
 from gpusage_slurm import scontrol
-from gpusage_slurm.cluster.nodes import count_of_type, counts, parse_node
+from gpusage_slurm.cluster.nodes import counts, parse_node, units_per_gpu
 from gpusage_slurm.jobs.placement import (
     avoided_nodes_in,
     mig_type_of,
@@ -115,8 +114,8 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
         if ran_out or not is_interrupted(row["exit_code"], row["Comment"]):
             job = OutOfMemoryJob(
                 job=annotated_job(row),
-                started_at_s=_seconds(row["StartTime"]),
-                ended_at_s=_seconds(row["EndTime"]),
+                started_at_s=scontrol.seconds_of(row["StartTime"]) or 0.0,
+                ended_at_s=scontrol.seconds_of(row["EndTime"]) or 0.0,
                 final=_why_not_requeued(row),
                 outcome="out_of_memory" if ran_out else "failed",
             )
@@ -125,8 +124,9 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
         # A start that is still the job's own: the epilog is about to requeue it.
         note = REQUEUED.search(row["Comment"])
         if note and note[1] != row["StartTime"]:
-            ended_at_s = _seconds(row["SubmitTime"])  # slurmctld counts it as submitted when its first run ended
-            started_at_s = _seconds(note[1]) or ended_at_s
+            # slurmctld counts it as submitted when its first run ended.
+            ended_at_s = scontrol.seconds_of(row["SubmitTime"]) or 0.0
+            started_at_s = scontrol.seconds_of(note[1]) or ended_at_s
             starved.append(OutOfMemoryJob(job=annotated_job(row), started_at_s=started_at_s, ended_at_s=ended_at_s))
     return tuple(starved)
 
@@ -147,14 +147,6 @@ def _why_not_requeued(row: Row) -> str:
     if row["BatchFlag"] == "0" or "+" in row["JobArrayID"]:
         return "only batch jobs that have one part run again"
     return "its node could not tell how it ended, or was not allowed to change it"
-
-
-def _seconds(text: str) -> float:
-    """Return seconds since 1970 of the local time *text*; 0 where it is none."""
-    try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except ValueError:
-        return 0.0
 
 
 def complete_requeue(job: AnnotatedJob, reason: str) -> bool:
@@ -250,12 +242,8 @@ def _placement_settings(job: AnnotatedJob, mark: JobAnnotation, features: str) -
 
 def _units_per_gpu() -> int | None:
     """Return how many shares every GPU that can be shared counts, ``None`` where they differ."""
-    units = {
-        count_of_type(counts(node.gres, "mps"), kind) // count
-        for node in map(parse_node, scontrol.nodes())
-        for kind, count in counts(node.gres, "gpu").items()
-        if count
-    }
+    nodes = map(parse_node, scontrol.nodes())
+    units = {units_per_gpu(node.gres, kind) for node in nodes for kind in counts(node.gres, "gpu")}
     units.discard(0)  # of slices, and other GPUs that are not shared
     return units.pop() if len(units) == 1 else None
 

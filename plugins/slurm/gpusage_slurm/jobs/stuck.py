@@ -27,7 +27,6 @@ from gpusage_slurm.jobs.placement import (
     is_bound,
     may_run_on,
     mig_type_of,
-    parse_mib,
     user_constraint,
 )
 from gpusage_slurm.jobs.queue import (
@@ -40,7 +39,7 @@ from gpusage_slurm.jobs.queue import (
     squeue_rows,
     squeue_rows_of,
 )
-from gpusage_slurm.tres import is_gpu, is_share, parse_tres
+from gpusage_slurm.tres import is_gpu, is_share, parse_mib, parse_tres
 
 _PENDING_COLUMNS = (("JobArrayID", 64), ("NumCPUs", 12), ("MinMemory", 16), ("ReqNodes", 1100), ("ExcNodes", 1100))
 """A longer list is cut. In part it is then its user's, for no mark holds as much, and such a job is left as it is."""

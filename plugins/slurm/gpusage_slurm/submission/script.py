@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 
+from gpusage_slurm.tres import parse_mib
+
 PILOT_WORDS = (
     *("submitit.core._submit", "distributed.cli.dask_worker", "dask-worker", "dask worker", "process_worker_pool"),
     *(".psij/", "nxf_launch", "ray start", "jupyter", "ipengine", "ipcontroller", "wandb agent", "radical.pilot"),
@@ -27,7 +29,6 @@ MAXIMUM_BYTES = 256 * 1024
 
 _DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
 _WORDS = re.compile(r"#GPUSAGE[ \t]+(.*)")
-_AMOUNT = re.compile(r"([0-9]{1,9})([KMGT]?)", re.IGNORECASE)
 _COUNT = re.compile(r"[0-9]{1,9}")
 # A directive may end in a comma, since the texts of several are joined by commas.
 _TAIL = f"{string.whitespace},"
@@ -88,7 +89,6 @@ _PLAIN = MappingProxyType(
     }
 )
 _MEMORY = MappingProxyType({"mem": "min_mem_per_node", "mem-per-cpu": "min_mem_per_cpu"})
-_MIB = MappingProxyType({"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024**2})
 _GPUS = MappingProxyType(
     {
         "gpus": "tres_per_job",
@@ -240,8 +240,8 @@ def _field(name: str, value: str) -> Iterator[tuple[str, str]]:
 
     # Whole MiB of ``32G``, as job_submit sees them; empty where it is no amount, which sbatch will say.
     elif name in _MEMORY:
-        amount = _AMOUNT.fullmatch(value)
-        yield _MEMORY[name], str(math.ceil(int(amount[1]) * _MIB[amount[2].upper()])) if amount else ""
+        mib = parse_mib(value)
+        yield _MEMORY[name], str(math.ceil(mib)) if mib else ""
     elif name in _PLAIN:
         yield _PLAIN[name], value
 

@@ -6,7 +6,6 @@ A requeued job has one row for each of its runs. A share counts as its part of a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from gpusage.boundary.printable_text import one_line
 from gpusage.store.annotation import parse_annotation
@@ -61,7 +60,7 @@ def read_accounting(since_s: float, until_s: float, catalogue: GpuCatalogue) -> 
 
 def _usage(row: Row, resources: Sequence[Tres], units: Mapping[str, int], catalogue: GpuCatalogue) -> Usage | None:
     """Return the run in *row*, which held *resources*; ``None`` where it never began, or goes on."""
-    started_at_s, ended_at_s = _seconds(row["Start"]), _seconds(row["End"])
+    started_at_s, ended_at_s = scontrol.seconds_of(row["Start"]), scontrol.seconds_of(row["End"])
     if started_at_s is None or ended_at_s is None:
         return None
     mark = parse_annotation(row["AdminComment"])
@@ -101,11 +100,3 @@ def _share(resources: Sequence[Tres], units: Mapping[str, int]) -> Allocation:
     # GPUs may have had other units when the job ran.
     percent = min(max(round(WHOLE_PERCENT * count / whole), 1), WHOLE_PERCENT)
     return Allocation(division="percentage", share_percent=percent)
-
-
-def _seconds(text: str) -> float | None:
-    """Return seconds since 1970 of a time of this host; ``None`` for ``Unknown``."""
-    try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except ValueError:
-        return None
