@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 import json
 import os
 import signal
@@ -205,7 +206,7 @@ def test_a_command_whose_wheel_is_missing_says_which_one_to_install(
     assert result.exit_code == 2
     assert result.stderr == (
         f"gpusage: error: Command '{command}' must come from gpusage-desk, which is not installed. "
-        "Install it: pip install gpusage-desk.\n"
+        f"Install gpusage_desk-{version('gpusage')}-py3-none-any.whl beside gpusage.\n"
     )
 
 
