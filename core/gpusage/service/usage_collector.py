@@ -150,14 +150,14 @@ def count_runs(tally: RunCounters, store: DecisionStore, usages: Sequence[Usage]
             if had_share(observed):
                 # How long a job takes on its share shows only beside the user's other runs.
                 since_s = usage.ended_at_s - HISTORY_DAYS * DAY_S
-                history = store.usage(since_s=since_s, user=usage.user, count=HISTORY_RUNS)
+                history = store.usage(UsageQuery(since_s=since_s, user=usage.user, count=HISTORY_RUNS))
                 checked = runs_with_promise(history, least_s)
                 held = next((held for each, held in checked if _is_same(each.usage, usage)), None)
                 tally.add_promise(held=held)
 
 
 def _of_job(store: DecisionStore, usage: Usage) -> tuple[Observation, ...]:
-    return store.observations(UsageQuery(manager=usage.manager, job_id=usage.job_id, number=usage.number))
+    return store.usage(UsageQuery(manager=usage.manager, job_id=usage.job_id, number=usage.number))
 
 
 def _is_same(one: Usage, other: Usage) -> bool:

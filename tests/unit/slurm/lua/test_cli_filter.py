@@ -12,7 +12,7 @@ import pytest
 
 from gpusage.graphs.card.error import encode_error
 from gpusage.settings.configuration import CaptureMode
-from gpusage_slurm.install.lua_scripts import LuaSettings, cli_filter_block, quoted
+from gpusage_slurm.install.lua_scripts import LUA_FOLDER, cli_filter_block, quoted
 from gpusage_slurm.submission.request import decode_missing_card_reason
 from gpusage_slurm.submission.script import run_record
 
@@ -143,7 +143,7 @@ def sbatch(
         )
         + " end\n"
     )
-    block = cli_filter_block(LuaSettings(command=str(command), card_limit_s=limit_s, capture=capture))
+    block = cli_filter_block(LUA_FOLDER, str(command), limit_s, capture)
     return (
         stand_in_posix
         + OPTIONS % options
@@ -392,7 +392,7 @@ def test_other_commands_are_left_alone(drive: Drive, tmp_path: Path, kind: str) 
 
 
 def test_the_installers_block_survives_that_gpusage_is_gone(drive: Drive, tmp_path: Path) -> None:
-    block = cli_filter_block(LuaSettings(folder=tmp_path))
+    block = cli_filter_block(tmp_path, "gpusage", 2, "opt-in")
     calls = "slurm_cli_setup_defaults() + slurm_cli_pre_submit({}, 0) + slurm_cli_post_submit()"
     report = drive(f"package.path = ''\n{block}\npackage.path = arg[1] .. '/?.lua'\nreturn {{ verdict = {calls} }}")
     assert "module 'gpusage_cli' not found" in report["logged"]
