@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +14,16 @@ from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.decisions.advisor import advisor
 from gpusage.decisions.prediction import settled_request
 from gpusage.policies.candidates import why_unlimited
-from gpusage.policies.thread_division import allowed_percents, max_min_percents
 from gpusage.predictors.intervals import inverse
 from gpusage.predictors.sharing.colocation import WORTHWHILE_SUM, slowdown_with_partners
+from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Colocation, GpuNeed, Interval, JobState, ModelGraph, ModelRequest, Workload
-from gpusage_hooks.units import gib
+from gpusage_hooks.units import WHOLE_PERCENT, gib
 
 SCHEMA = "gpusage.colocate/1"
 MINIMUM_JOBS = 2
+STEP_PERCENT = 5
+"""Of the threads that a job may have: each has this part at least, or a multiple of it."""
 COLUMNS = (
     tables.Column("job", is_left=True),
     tables.Column("alone"),
@@ -117,6 +119,45 @@ def _with_fair_threads(jobs: Sequence[Job], together: Colocation) -> Colocation:
         throughput_sum=total,
         recommended=together.fits and total.value >= WORTHWHILE_SUM,
     )
+
+
+def allowed_percents(jobs: int) -> tuple[int, ...]:
+    """Return the parts that each of so many jobs may have: every other job has `STEP_PERCENT` at least."""
+    return tuple(range(STEP_PERCENT, WHOLE_PERCENT - STEP_PERCENT * (jobs - 1) + 1, STEP_PERCENT))
+
+
+def max_min_percents(slowdowns: Sequence[Mapping[int, float]]) -> tuple[int, ...]:
+    """Return each job's percentage of the threads, at most 100 together: the job that is slowed most is slowed least.
+
+    Args:
+        slowdowns: For each job, its step time on a part of the GPU against that on the whole, by percentage.
+
+    Raises:
+        RequestError: There are more jobs than parts.
+
+    Source:
+        Max-min fairness; KACE (Han et al., SoCC 2024) names this division as what remains to be done.
+    """
+    if len(slowdowns) * STEP_PERCENT > WHOLE_PERCENT:
+        most = WHOLE_PERCENT // STEP_PERCENT
+        message = f"Jobs on one GPU must be at most {most}; got {len(slowdowns)}. Name fewer."
+        raise RequestError(message)
+
+    # The lowest limit at which all jobs together still fit; each has the smallest part within it.
+    parts: list[int] = []
+    for limit in sorted({slowdown for each in slowdowns for slowdown in each.values()}, reverse=True):
+        smallest = [min((part for part, cost in each.items() if cost <= limit), default=None) for each in slowdowns]
+        enough = [part for part in smallest if part is not None]
+        if len(enough) < len(slowdowns) or sum(enough) > WHOLE_PERCENT:
+            break
+        parts = enough
+
+    # The jobs that are slowed most have the rest, as far as it helps them.
+    for job in sorted(range(len(parts)), key=lambda number: -slowdowns[number][parts[number]]):
+        most = parts[job] + WHOLE_PERCENT - sum(parts)
+        within = ((slowdown, part) for part, slowdown in slowdowns[job].items() if parts[job] <= part <= most)
+        _, parts[job] = min(within)
+    return tuple(parts)
 
 
 def _show(jobs: Sequence[Job], needs: Sequence[GpuNeed], colocation: Colocation) -> None:

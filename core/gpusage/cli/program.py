@@ -229,10 +229,12 @@ def _merged(commands: Sequence[click.Command]) -> click.Command:
 
 
 def _missing_wheel(*command: str) -> click.UsageError:
-    name = " ".join(command)
-    return click.UsageError(
-        f"Command {name!r} must come from {DESK_WHEEL}, which is not installed. Install it: pip install {DESK_WHEEL}"
-    )
+    from importlib.metadata import version
+
+    # A name for pip would be anybody's to register: the sentence names the file that is made with this version.
+    wheel = f"{DESK_WHEEL.replace('-', '_')}-{version('gpusage')}-py3-none-any.whl"
+    message = f"Command {' '.join(command)!r} must come from {DESK_WHEEL}, which is not installed. Install {wheel}"
+    return click.UsageError(f"{message} beside gpusage")
 
 
 def _commands(answer: Iterable[object]) -> list[click.Command]:

@@ -148,6 +148,7 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
         linked_gpu_count=row.get("linked_gpu_count"),
         usual_network_bytes_per_s=network_gbit_per_s and network_gbit_per_s * BYTES_PER_GBIT,
         measured_as=row["name"],
+        is_measured_in_half=row.get("is_measured_in_half", False),
     )
     return with_generation(gpu)
 

@@ -41,6 +41,11 @@ def admitted_candidates(policy_input: PolicyInput) -> tuple[Candidate, ...]:
     return tuple(candidate for candidate in policy_input.candidates if admits(candidate.pool, policy_input.request))
 
 
+def partitions_of(policy_input: PolicyInput) -> tuple[str, ...]:
+    """Return the partitions that may run the job; ``""`` is any."""
+    return policy_input.request.partitions or (policy_input.cluster.default_partition or "",)
+
+
 def unknown_pools(policy_input: PolicyInput) -> tuple[GpuPool, ...]:
     """Return the pools that may run the job and whose GPU type the catalogue does not know."""
     return tuple(pool for pool in policy_input.cluster.pools if pool.gpu is None and admits(pool, policy_input.request))

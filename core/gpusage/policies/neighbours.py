@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpusage.policies.candidates import admitted_candidates
+from gpusage.policies.candidates import admitted_candidates, partitions_of
 from gpusage.policies.latency import latency_s
 from gpusage.policies.share_choice import could_run, is_enough
 from gpusage.policies.share_price import limits, need_on, offers
@@ -64,7 +64,7 @@ def decide_veto(policy_input: PolicyInput, draft: Decision) -> Decision | None:
     # The job must still be able to start now, in each of its partitions, on GPUs that it prefers.
     preferred = request.preferred_gpus
     left = [seat for seat in seats if seat.node not in troubles and (not preferred or seat.candidate.name in preferred)]
-    for partition in _partitions(policy_input):
+    for partition in partitions_of(policy_input):
         if not any(could_run(seat.kind, policy_input.request, partition) for seat in left):
             return None
 
@@ -82,17 +82,12 @@ def _seats(policy_input: PolicyInput, draft: Decision) -> Iterator[_Seat]:
     for candidate in admitted_candidates(policy_input):
         is_allowed = not request.bound_types or candidate.name in request.bound_types
         for kind in candidate.pool.node_kinds if is_allowed and candidate.pool.mps_per_gpu else ():
-            if not any(could_run(kind, request, name) for name in _partitions(policy_input)):
+            if not any(could_run(kind, request, name) for name in partitions_of(policy_input)):
                 continue
 
             for room in kind.rooms:
                 if room.node not in request.avoided_nodes and is_enough(room, share_percent, request):
                     yield _Seat(node=room.node, kind=kind, candidate=candidate)
-
-
-def _partitions(policy_input: PolicyInput) -> tuple[str, ...]:
-    """Return the partitions that may run the job; ``""`` is any."""
-    return policy_input.request.partitions or (policy_input.cluster.default_partition or "",)
 
 
 def _troubles(seats: Sequence[_Seat], policy_input: PolicyInput, draft: Decision) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusage.policies.candidates import admits, admitted_candidates
+from gpusage.policies.candidates import admits, admitted_candidates, partitions_of
 from gpusage.policies.share_price import Limits, Offer, can_promise
 from gpusage_hooks.types import Binding, Candidate, GpuRequest, NodeKind, PolicyInput, Price, Room
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -62,7 +62,7 @@ class Reach:
 
     Attributes:
         request: What it asks for.
-        partitions: Those that may run it; none means that any may.
+        partitions: Those that may run it; ``""`` is any.
         candidates: All that may run it, those included that cannot be shared.
         closed: Whether ``candidates`` are all that could run a share: no unknown GPU type can be shared.
         usual_s: How long a step takes on the GPU that the job would have without a share.
@@ -114,12 +114,11 @@ def can_be_held(policy_input: PolicyInput) -> bool:
     """
     request = policy_input.request
     pools = [pool for pool in policy_input.cluster.pools if admits(pool, request)]
-    partitions = request.partitions or (policy_input.cluster.default_partition or "",)
 
     # A manager may refuse a job that one of its partitions could never run.
     runnable = all(
         any(not pool.node_kinds or any(could_run(kind, request, name) for kind in pool.node_kinds) for pool in pools)
-        for name in partitions
+        for name in partitions_of(policy_input)
     )
     return request.bindable and runnable and all(pool.exact_feature is not None for pool in pools)
 
@@ -127,7 +126,7 @@ def can_be_held(policy_input: PolicyInput) -> bool:
 def could_run_on(candidate: Candidate, reach: Reach) -> bool:
     """Return whether *candidate* has nodes for the job in each of its partitions, and nothing else ties the job."""
     kinds = candidate.pool.node_kinds
-    everywhere = all(any(could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions or ("",))
+    everywhere = all(any(could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions)
     return reach.request.bindable and (not kinds or everywhere)
 
 
@@ -145,9 +144,7 @@ def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
     for offer in offers:
         pool, request = offer.candidate.pool, reach.request
         rooms = [
-            kind.room
-            for kind in pool.node_kinds
-            if any(could_run(kind, request, name) for name in reach.partitions or ("",))
+            kind.room for kind in pool.node_kinds if any(could_run(kind, request, name) for name in reach.partitions)
         ]
 
         # Where nothing is known of single nodes, the pool as a whole has to tell.

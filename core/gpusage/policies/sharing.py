@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpusage.policies.candidates import admitted_candidates, step_time_s, type_names, unknown_pools
+from gpusage.policies.candidates import admitted_candidates, partitions_of, step_time_s, type_names, unknown_pools
 from gpusage.policies.preference import UNKNOWN_LENGTH, latest_step_s
 from gpusage.policies.share_choice import Choice, Reach, can_bind, choose, choose_slice, is_fast, slice_offers
 from gpusage.policies.share_price import (
@@ -116,7 +116,7 @@ def _reach(policy_input: PolicyInput, draft: Decision) -> Reach:
 
     return Reach(
         request=request,
-        partitions=request.partitions or ((cluster.default_partition,) if cluster.default_partition else ()),
+        partitions=partitions_of(policy_input),
         candidates=where,
         closed=not any(pool.mps_per_gpu for pool in unknown_pools(policy_input)),
         usual_s=max(map(step_time_s, usual), default=0.0),

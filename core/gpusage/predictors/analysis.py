@@ -22,8 +22,9 @@ from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
 from gpusage.predictors.intervals import at_least, scaled
 from gpusage.predictors.memory.peak import Peak, decoding_peak, tensor_peak, with_context
+from gpusage.predictors.parallel.data_parallel import step_time_of_replicas, waiting_s
 from gpusage.predictors.parallel.decoding import is_pipeline
-from gpusage.predictors.parallel.division import NOT_MEASURED
+from gpusage.predictors.parallel.division import NOT_MEASURED, wait_in_copy_s
 from gpusage.predictors.parallel.pipeline import micro_batches_in_flight, stages_of
 from gpusage.predictors.step_work import ModelStructures, StepWork
 from gpusage.predictors.times.activity import Activity, activities, gaps_of, while_idle, while_waiting
@@ -111,7 +112,8 @@ class GpuAnalysis:
         # wait for gradients widens the interval in a way of its own.
         waits_s = self.waiting_s if self.exchange else self._waits_in_copy_s
         scaled_s = [scaled(step, 1.0 + wait_s / step.value) for step, wait_s in zip(of_one, waits_s, strict=True)]
-        return [self.division.step_time_s(gpu, step_s) for gpu, step_s in zip(self.gpus, scaled_s, strict=True)]
+        each, gradients = zip(self.gpus, scaled_s, strict=True), self.division.gradients
+        return [step_time_of_replicas(step_s, self.workload, gpu, gradients) for gpu, step_s in each]
 
     @lazy
     def _waits_in_copy_s(self) -> list[float]:
@@ -127,7 +129,8 @@ class GpuAnalysis:
         attention_s = self.kernels.counts[attends] @ self.kernel_times.total_s[attends]
 
         each = zip(self.gpus, timing.step_s.tolist(), attention_s.tolist(), strict=True)
-        return [self.division.wait_in_copy_s(gpu, step_s, part_s) for gpu, step_s, part_s in each]
+        traffic = self.division.copy_traffic
+        return [wait_in_copy_s(traffic, step_s, part_s, self.workload, gpu) for gpu, step_s, part_s in each]
 
     @lazy
     def waiting_s(self) -> list[float]:
@@ -139,7 +142,8 @@ class GpuAnalysis:
             sums_s: list[float] = (prompt_s + self.decoding.decode_count * token_s).tolist()
             return sums_s
         each = zip(self.gpus, self.timing.step_s.tolist(), self._waits_in_copy_s, strict=True)
-        return [wait_s + self.division.gradient_wait_s(gpu, step_s + wait_s) for gpu, step_s, wait_s in each]
+        gradients = self.division.gradients
+        return [wait + waiting_s(gradients, step_s + wait, self.workload, gpu) for gpu, step_s, wait in each]
 
     @lazy
     def activity(self) -> list[Activity]:

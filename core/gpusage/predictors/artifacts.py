@@ -134,7 +134,8 @@ class ActivityParameters:
         features: Names of the columns that the trees speak of.
         gap_s: The idle seconds that a usual host leaves for each kernel of a training step.
         sm_share: The share of the kernels' time in which SMs have work.
-        misses: See `gpusage.predictors.times.activity.LearnedActivity`.
+        misses: How far below and above the point the odds of 90 % of the truths lie, as logarithms: one row each for
+            utilization and SM activity.
     """
 
     features: Sequence[str]

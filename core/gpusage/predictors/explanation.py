@@ -120,23 +120,11 @@ def _by_class(name: str, lowering: Lowering, node_bytes: FloatArray) -> Iterator
 Bound = Literal["compute", "bandwidth", "launch"]
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
 _NO_SHARES: Mapping[int, Gpu] = MappingProxyType({})
-NAMES = {
-    OperatorClass.CONVOLUTION: "convolution",
+NAMES = {one: one.name.lower().replace("_", " ") for one in OperatorClass} | {
     OperatorClass.GROUPED_CONVOLUTION: "depthwise convolution",
     OperatorClass.PRODUCT: "matrix product",
-    OperatorClass.BATCHED_PRODUCT: "batched product",
-    OperatorClass.ATTENTION: "attention",
     OperatorClass.RECURRENT: "recurrence",
-    OperatorClass.BATCH_NORMALIZATION: "batch normalization",
-    OperatorClass.NORMALIZATION: "normalization",
-    OperatorClass.REDUCTION: "reduction",
-    OperatorClass.ELEMENTWISE: "elementwise",
-    OperatorClass.GATHER: "gather",
-    OperatorClass.COPY: "copy",
-    OperatorClass.VIEW: "view",
     OperatorClass.UNKNOWN: "unknown operator",
-    OperatorClass.OPTIMIZER: "optimizer",
-    OperatorClass.LOSS: "loss",
 }
 """Of `OperatorClass`, for people and in JSON."""
 NAMES_WITHOUT_NODE = {

@@ -17,7 +17,7 @@ from gpusage.predictors.parallel.links import allreduce_s_per_byte
 from gpusage_hooks.types import Decoding, Gpu, ModelGraph, Workload
 
 ROOT = Path(__file__).resolve().parents[3]
-OF_A_CHIP = ("generation", "compute_capability", "board")
+OF_A_CHIP = ("generation", "compute_capability", "board", "calibration")
 LOOKUPS = ("get", "startswith", "endswith", "find", "index", "count")
 WHOLE = tuple(gpu for gpu in builtin_catalogue() if not gpu.parent_gpu)
 BERT, GPT2 = (ROOT / f"examples/models/{name}.onnx" for name in ("bert_base", "gpt2"))
@@ -46,7 +46,7 @@ def is_of_chip(node: ast.AST) -> bool:
         isinstance(each, ast.Attribute)
         and (
             each.attr in OF_A_CHIP
-            or (each.attr == "name" and isinstance(each.value, ast.Name) and each.value.id in ("gpu", "board"))
+            or (each.attr == "name" and ast.unparse(each.value).endswith(("gpu", "board")))
         )
         for each in ast.walk(node)
     )
@@ -89,6 +89,8 @@ def test_no_code_outside_of_devices_looks_at_the_name_or_generation_of_a_gpu() -
         "gpu.generation not in KNOWN",
         "gpu.compute_capability < (7, 0)",
         "candidate.gpu.board in MEASURED",
+        "gpu.calibration in MEASURED",
+        "candidate.gpu.name == 'rtx-3090'",
     ],
 )
 def test_a_lookup_is_seen(code: str) -> None:

@@ -70,7 +70,7 @@ def taken(
     usual_s = max(one.need.step_time_s.value for one in where)
     reach = Reach(
         request=gpu_request,
-        partitions=gpu_request.partitions,
+        partitions=gpu_request.partitions or ("",),
         candidates=where,
         closed=closed,
         usual_s=usual_s,
@@ -296,7 +296,7 @@ def test_a_job_is_not_confined_to_a_gpu_on_which_it_would_be_slower_than_it_acce
     slow, fast = candidate(OLD, on_share(OLD, 50, 1.1)), candidate(FAST, on_share(FAST, 50, 1.4))
     reach = Reach(
         request=GpuRequest(gpu_count=1),
-        partitions=(),
+        partitions=("",),
         candidates=(slow, fast),
         closed=True,
         usual_s=fast.need.step_time_s.value,

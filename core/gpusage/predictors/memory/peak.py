@@ -55,18 +55,9 @@ STATE_BYTES = {
 }
 """The optimizer's state, bytes per weight: the moments in fp32; Adafactor keeps sums of rows and columns. Of two
 moments of 8 bits, 256 numbers share a scale (bitsandbytes); the update works in place."""
-UPDATE_COPY_BYTES = {
-    "none": 0.0,
-    "sgd": 4.0,
-    "momentum": 4.0,
-    "adam": 4.0,
-    "adamw": 4.0,
-    "adafactor": 4.0,
-    "adam8bit": 0.0,
-    "adamw8bit": 0.0,
-}
+UPDATE_COPY_BYTES = 4.0
 """What the update computes in addition, bytes per weight, all weights at once as PyTorch's ``foreach`` does: gradients
-with their weight decay, or the root of the second moment."""
+with their weight decay, or the root of the second moment. Moments of 8 bits are updated in place."""
 WEIGHT_BYTES = float(FLOAT_BYTES["fp32"])
 """Autocast leaves weights in fp32, frozen ones as well."""
 FITTED_STATE_BYTES = STATE_BYTES["momentum"]
@@ -254,23 +245,16 @@ def _narrow_adapters_bytes(lowering: Lowering, workload: Workload, sharding: Sha
     return 0.5 * (adapters + LOSS_BYTES * lowering.output_elements_of_model)
 
 
-class _Learned(NamedTuple):
-    """One entry each for low end, point and high end.
-
-    Attributes:
-        weights: Of the walk's terms, shape (3, terms).
-        constants: Bytes that cuDNN's kernels add to the context, shape (3,).
-    """
-
-    weights: FloatArray
-    constants: FloatArray
-
-
 @lru_cache(maxsize=4)
-def _learned(parameters: MemoryParameters) -> _Learned:
-    return _Learned(
-        weights=shaped("weights", parameters.weights, _ENDS, len(TRAINING_TERMS)),
-        constants=shaped("constant_bytes", parameters.constant_bytes, _ENDS) - FITTED_CONTEXT_BYTES,
+def _learned(parameters: MemoryParameters) -> tuple[FloatArray, FloatArray]:
+    """Return weights of the walk's terms, and bytes that cuDNN's kernels add to the context: low end, point, high end.
+
+    Returns:
+        Arrays of shape (3, terms) and (3,).
+    """
+    return (
+        shaped("weights", parameters.weights, _ENDS, len(TRAINING_TERMS)),
+        shaped("constant_bytes", parameters.constant_bytes, _ENDS) - FITTED_CONTEXT_BYTES,
     )
 
 
@@ -316,7 +300,8 @@ def _held_bytes(lowering: Lowering, tensors: Walk, peak_bytes: float, workload: 
         return max(in_passes, tensors.input_bytes)
 
     # The update has gradients, and what it computes of them for all weights at once.
-    a_weight = GRADIENT_BYTES * sharding.gradients + UPDATE_COPY_BYTES[workload.optimizer] * sharding.state
+    copied = 0.0 if STATE_BYTES[workload.optimizer] == _MOMENTS_OF_8_BITS else UPDATE_COPY_BYTES
+    a_weight = GRADIENT_BYTES * sharding.gradients + copied * sharding.state
     more = lowering.parameter_count * trained_share(workload) * a_weight
     return max(in_passes, tensors.input_bytes + resident + more + sharding.bucket_bytes)
 

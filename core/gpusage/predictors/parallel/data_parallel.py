@@ -217,6 +217,9 @@ def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu
 
     Of steps that accumulate, the mean is returned: with some strategies only the last before an update sends and hides.
     """
+    if not is_replicated(workload):
+        return 0.0
+
     network, tensor = workload.network_bytes_per_s, workload.tensor
     byte_s = allreduce_s_per_byte(gpu, workload.weight_copies, network, tensor)
 

@@ -18,8 +18,6 @@ from gpusage.predictors.parallel.data_parallel import (
     gradient_traffic,
     is_replicated,
     sharding_of,
-    step_time_of_replicas,
-    waiting_s,
 )
 from gpusage.predictors.parallel.expert_parallel import ExpertTraffic, expert_traffic, part_of_experts
 from gpusage.predictors.parallel.links import (
@@ -33,7 +31,7 @@ from gpusage.predictors.parallel.pipeline import idle_micro_batches
 from gpusage.predictors.parallel.tensor_parallel import DividedLayers, divided_layers
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import element_count
-from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_hooks.units import seconds
 
 NOTED_WAIT_SHARE = 0.05
@@ -150,18 +148,6 @@ class Division:
     def divides_copy(self) -> bool:
         """Return whether GPUs wait for those that hold other parts of their copy."""
         return max(self.workload.gpus_per_replica, self.workload.expert) > 1
-
-    def wait_in_copy_s(self, gpu: Gpu, passes_s: float, attention_s: float) -> float:
-        """Return how long a GPU like *gpu* waits in a step for other parts of its copy; see `wait_in_copy_s`."""
-        return wait_in_copy_s(self.copy_traffic, passes_s, attention_s, self.workload, gpu)
-
-    def gradient_wait_s(self, gpu: Gpu, step_s: float) -> float:
-        """Return how long a GPU like *gpu* waits for gradients in a step that takes *step_s* without."""
-        return waiting_s(self.gradients, step_s, self.workload, gpu) if is_replicated(self.workload) else 0.0
-
-    def step_time_s(self, gpu: Gpu, of_one: Interval) -> Interval:
-        """Return the step time on all GPUs, each like *gpu*, from that *of_one*, which has its waits in its copy."""
-        return step_time_of_replicas(of_one, self.workload, gpu, self.gradients)
 
 
 def divide(graph: ModelGraph, lowering: Lowering, workload: Workload) -> Division:

@@ -222,7 +222,7 @@ LEAST_SHARE = 1e-4
 """No share is smaller, so that its odds have a logarithm."""
 GREATEST_SHARE = 0.985
 """Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
-# Of `LearnedActivity.misses`: utilization and SM activity; below and above.
+# Of `ActivityParameters.misses`: utilization and SM activity; below and above.
 _FIGURES, _ENDS = 2, 2
 
 
@@ -242,19 +242,6 @@ class Activity:
     gaps_s: float
 
 
-class LearnedActivity(NamedTuple):
-    """What the artifact holds.
-
-    Attributes:
-        sm_share: A forest: the share of the kernels' time in which SMs have work.
-        misses: How far below and above the point the odds of 90 % of the truths lie, as logarithms: one row each for
-            utilization and SM activity.
-    """
-
-    sm_share: Trees
-    misses: FloatArray
-
-
 def activities(
     parameters: ActivityParameters, graph: ModelGraph, work: Work, timing: Timing, gaps_s: float
 ) -> list[Activity]:
@@ -267,13 +254,13 @@ def activities(
         timing: Of the workload, one entry per GPU.
         gaps_s: As `gaps_of` returns it.
     """
-    learned = _learned(parameters)
-    sm_s = timing.busy_s * sm_shares(learned.sm_share, features_of(work, timing))
+    trees, learned_misses = _learned(parameters)
+    sm_s = timing.busy_s * sm_shares(trees, features_of(work, timing))
     dram_s = np.minimum(timing.dram_s, timing.busy_s)
     values = np.stack([timing.busy_s, sm_s, dram_s], axis=1) / (timing.step_s + gaps_s)[:, np.newaxis]
 
     # How far the odds lie off, below and above the point, of utilization, SM and DRAM activity.
-    misses = np.vstack([learned.misses, np.full(_ENDS, NINETY_PERCENT * DRAM_DEVIATION)])
+    misses = np.vstack([learned_misses, np.full(_ENDS, NINETY_PERCENT * DRAM_DEVIATION)])
     unknown = NINETY_PERCENT * unknown_deviation(graph)
     intervals = shares_around(values, *np.exp(np.hypot(misses, unknown)).T)
 
@@ -363,7 +350,5 @@ def sm_shares(trees: Trees, rows: FloatArray) -> FloatArray:
 
 
 @lru_cache(maxsize=4)
-def _learned(parameters: ActivityParameters) -> LearnedActivity:
-    return LearnedActivity(
-        sm_share=read_trees(parameters.sm_share), misses=shaped("misses", parameters.misses, _FIGURES, _ENDS)
-    )
+def _learned(parameters: ActivityParameters) -> tuple[Trees, FloatArray]:
+    return read_trees(parameters.sm_share), shaped("misses", parameters.misses, _FIGURES, _ENDS)

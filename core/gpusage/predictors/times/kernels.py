@@ -53,16 +53,10 @@ _BACKWARD_TRAFFIC = {
     _C.COPY: 1.0,
     _C.UNKNOWN: 2.0,
 }
-# One for the gradient of the input, one for that of the weight; 1 elsewhere.
-_BACKWARD_KERNELS = {
-    _C.CONVOLUTION: 2.0,
-    _C.GROUPED_CONVOLUTION: 2.0,
-    _C.PRODUCT: 2.0,
-    _C.BATCHED_PRODUCT: 2.0,
-    _C.ATTENTION: 1.0,
-    _C.RECURRENT: 2.0,
-    _C.NORMALIZATION: 2.0,
-}
+# Whose backward pass is two of equal work: one for the gradient of the input, one for that of the weight.
+_WITH_TWO_PRODUCTS = (_C.CONVOLUTION, _C.GROUPED_CONVOLUTION, _C.PRODUCT, _C.RECURRENT)
+# Whose backward pass is two kernels; 1 elsewhere.
+_WITH_TWO_KERNELS = (*_WITH_TWO_PRODUCTS, _C.BATCHED_PRODUCT, _C.NORMALIZATION)
 # In training the input is read twice: for its statistics and to be normalised.
 _TRAINED_BATCH_NORMALIZATION = 1.5
 # Bytes that an update moves for each weight: weight, gradient and state, read and written, 4 bytes each; moments of 8
@@ -107,13 +101,12 @@ _CAST_LAUNCHES = 1.5
 _BACKWARD_COLUMNS = np.array([
     [2.5 if c is _C.ATTENTION else 2.0 for c in OperatorClass],
     [_BACKWARD_TRAFFIC.get(c, 0.0) for c in OperatorClass],
-    [_BACKWARD_KERNELS.get(c, 0.0 if c is _C.VIEW else 1.0) for c in OperatorClass],
+    [2.0 if c in _WITH_TWO_KERNELS else float(c is not _C.VIEW) for c in OperatorClass],
 ])  # fmt: skip
 _TRAINED_TRAFFIC_COLUMN = np.array(
     [_TRAINED_BATCH_NORMALIZATION if c is _C.BATCH_NORMALIZATION else 1.0 for c in OperatorClass]
 )
-# Whose backward pass is two of equal work: one for the gradient of the input, one for that of the weight.
-_HAS_TWO_PRODUCTS = np.array([c in (_C.CONVOLUTION, _C.GROUPED_CONVOLUTION, _C.PRODUCT, _C.RECURRENT) for c in _C])
+_HAS_TWO_PRODUCTS = np.array([c in _WITH_TWO_PRODUCTS for c in OperatorClass])
 _WORKS = np.array([float(c is not _C.VIEW) for c in OperatorClass])
 _VIEW_LAUNCHES = _VIEW_LAUNCH * (1.0 - _WORKS)
 _NEVER_PASSES_ON = np.array([c is not _C.ELEMENTWISE for c in OperatorClass])

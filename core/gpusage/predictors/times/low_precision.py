@@ -106,18 +106,6 @@ CAST_TRAFFIC = 6.0
 rows and by columns, for a product in fp8 sums along both operands' rows."""
 
 
-class Casts(NamedTuple):
-    """The casts of a step to fp8, all of the mean size.
-
-    Attributes:
-        kernel_count: Of all.
-        element_count: Of one of them.
-    """
-
-    kernel_count: float
-    element_count: float
-
-
 def narrow_products(lowering: Lowering) -> BoolArray:
     """Return the kinds of products that are of fp8: linear layers, but for the model's outputs and adapters."""
     of_weight = bytes_per_weight(lowering.operator_class, lowering.structure, "fp8")
@@ -125,8 +113,10 @@ def narrow_products(lowering: Lowering) -> BoolArray:
     return narrow
 
 
-def casts_of(lowering: Lowering, narrow: BoolArray, checkpoints: Checkpoints | None) -> Casts:
-    """Return the casts of a training step; what several products read, as queries, keys and values do, is cast once.
+def casts_of(lowering: Lowering, narrow: BoolArray, checkpoints: Checkpoints | None) -> tuple[float, float]:
+    """Return how many casts to fp8 a training step has, and their mean number of elements.
+
+    What several products read, as queries, keys and values do, is cast once.
 
     Args:
         lowering: Of the model.
@@ -148,4 +138,4 @@ def casts_of(lowering: Lowering, narrow: BoolArray, checkpoints: Checkpoints | N
     sizes = np.array([lowering.read_bytes, lowering.parameter_bytes]) / FLOAT_BYTES["fp8-mixed"]
     count = float(((inputs + counts) * again + counts).sum())
     elements = float((sizes * [inputs, counts] * again).sum() + lowering.output_elements @ counts)
-    return Casts(count, elements / max(count, 1.0))
+    return count, elements / max(count, 1.0)

@@ -131,7 +131,7 @@ def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
     return (
         bool({*row["Partition"].split(",")} & {*node.partitions})
         and node.has_shares
-        and parse_mib(resources.get("mem", "0")) <= node.memory_mib
+        and (parse_mib(resources.get("mem", "0")) or 0.0) <= node.memory_mib
         and int(resources.get("cpu", "1")) <= node.cpu_count
         and may_run_on(job, parse_annotation(row["admin_comment"]), node.name)
         and (features == NULL or {*features.split("&")} <= {*node.features})

@@ -19,16 +19,7 @@ from gpusage.cli.admin import (
     store,
     warned,
 )
-from gpusage_yarn.cluster.configuration import (
-    ALLOCATOR,
-    CALCULATOR,
-    CALCULATORS,
-    CLASSES,
-    MEMORY_CALCULATOR,
-    PROCESSORS,
-    RULES,
-    SOCKET,
-)
+from gpusage_yarn.cluster import configuration as hadoop
 from gpusage_yarn.cluster.jmx import JmxReport
 from gpusage_yarn.doctor import queue_checks
 from gpusage_yarn.doctor.inspection import Inspection
@@ -37,7 +28,10 @@ from gpusage_yarn.share_plan import WHOLE_GPU
 
 _RESOURCE = "yarn.nodemanager.resource-type"
 _INSTALL = "gpusage yarn install --yes on {}, then restart {}"
-_OURS = {CLASSES[CALCULATOR]: "", MEMORY_CALCULATOR: "; vcores do not count, as with YARN's default calculator"}
+_OURS = {
+    hadoop.CLASSES[hadoop.CALCULATOR]: "",
+    hadoop.MEMORY_CALCULATOR: "; vcores do not count, as with YARN's default calculator",
+}
 _SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
 
 
@@ -93,7 +87,7 @@ def resource_type(name: str, inspection: Inspection) -> Finding:
 
 def calculator(name: str, inspection: Inspection) -> Finding:
     """Check that shares are rounded to the site's steps."""
-    used = inspection.settings.get(CALCULATOR)
+    used = inspection.settings.get(hadoop.CALCULATOR)
     running = next((ours for ours in _OURS if inspection.manager and _runs_class(inspection.manager, ours)), "")
     if inspection.manager and running:
         return passed(name, f"runs, version {inspection.manager.version}{_OURS[running]}")
@@ -103,7 +97,7 @@ def calculator(name: str, inspection: Inspection) -> Finding:
         return warned(name, "the ResourceManager does not report which it uses", "look into capacity-scheduler.xml")
     if used.strip() in _OURS:
         return passed(name, f"{used}{_OURS[used.strip()]}")
-    if used.strip() in CALCULATORS:
+    if used.strip() in hadoop.CALCULATORS:
         todo = _INSTALL.format("the ResourceManager's host", "it")
         return warned(name, f"{used}: shares are not rounded to the site's steps", todo)
     return warned(name, f"the site's own, {used}", "let it extend GpuShareResourceCalculator, to keep shares in steps")
@@ -111,16 +105,16 @@ def calculator(name: str, inspection: Inspection) -> Finding:
 
 def placement_rule(name: str, inspection: Inspection) -> Finding:
     """Check the rule that asks gpusaged."""
-    return _of_manager(name, RULES, inspection)
+    return _of_manager(name, hadoop.RULES, inspection)
 
 
 def processor(name: str, inspection: Inspection) -> Finding:
     """Check the processor that puts plans into requests."""
-    return _of_manager(name, PROCESSORS, inspection)
+    return _of_manager(name, hadoop.PROCESSORS, inspection)
 
 
 def _of_manager(name: str, key: str, inspection: Inspection) -> Finding:
-    expected, todo = CLASSES[key], _INSTALL.format("the ResourceManager's host", "it")
+    expected, todo = hadoop.CLASSES[key], _INSTALL.format("the ResourceManager's host", "it")
     running = inspection.manager
     if running and _runs_class(running, expected):
         lacking = [other.name for other in inspection.others if not other.trouble and not _runs_class(other, expected)]
@@ -144,11 +138,11 @@ def _runs_class(daemon: JmxReport, expected: str) -> bool:
 
 def allocator(name: str, inspection: Inspection) -> Finding:
     """Check that containers are bound to GPUs when they are allocated; it begins with the first request."""
-    named = inspection.settings.get(ALLOCATOR)
+    named = inspection.settings.get(hadoop.ALLOCATOR)
     if named is None:
         return warned(name, "the ResourceManager does not report which it uses", "look into yarn-site.xml")
-    if CLASSES[ALLOCATOR] in named:
-        return passed(name, f"{ALLOCATOR}={named}")
+    if hadoop.CLASSES[hadoop.ALLOCATOR] in named:
+        return passed(name, f"{hadoop.ALLOCATOR}={named}")
     observation = f"{named or '(none)'}: a container may be sent to a node none of whose GPUs has room, and wait there"
     return warned(name, observation, _INSTALL.format("the ResourceManager's host", "it"))
 
@@ -275,7 +269,7 @@ def _daemon(inspection: Inspection) -> Finding:
     if trouble:
         return warned(name, trouble, "see `gpusage yarn status`")
 
-    named = inspection.settings.get(SOCKET, own.socket)
+    named = inspection.settings.get(hadoop.SOCKET, own.socket)
     if named != own.socket:
         todo = f"gpusage yarn install --yes, or socket = {named!r} in [daemon] of gpusage.toml"
         return warned(name, f"the ResourceManager asks at {named}, it listens at {own.socket}", todo)

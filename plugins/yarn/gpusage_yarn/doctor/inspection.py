@@ -25,22 +25,7 @@ from gpusage.settings.configuration import Configuration, DaemonSettings
 from gpusage.settings.configuration_file import read_configuration
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
-from gpusage_yarn.cluster.configuration import (
-    ALLOCATOR,
-    CALCULATOR,
-    CLASSES,
-    LISTENERS,
-    PROCESSORS,
-    RULES,
-    SAMPLER,
-    SCHEDULER,
-    SITE,
-    SOCKET,
-    conf_folder,
-    read_settings,
-    require_addresses,
-    sockets,
-)
+from gpusage_yarn.cluster import configuration as hadoop
 from gpusage_yarn.cluster.jmx import (
     MAX_NODES,
     MAX_NODES_PER_SUBMISSION,
@@ -57,14 +42,14 @@ from gpusage_yarn.install.site import DEVICES, SHARED_GPUS, are_gpus_divided
 from gpusage_yarn.settings import YarnSettings
 
 SETTINGS = (
-    RULES,
-    ALLOCATOR,
-    PROCESSORS,
+    hadoop.RULES,
+    hadoop.ALLOCATOR,
+    hadoop.PROCESSORS,
     "yarn.resourcemanager.scheduler.class",
     "yarn.node-labels.enabled",
     "yarn.resourcemanager.recovery.enabled",
     "yarn.scheduler.minimum-allocation-mb",
-    SOCKET,
+    hadoop.SOCKET,
     "gpusage.switch-file",
 )
 
@@ -121,7 +106,7 @@ class Inspection:
 def inspect_installation(folder: Path | None = None, addresses: tuple[str, ...] = ()) -> Inspection:
     """Return the state of the installation on this host and its cluster."""
     configuration, trouble = read_configuration()
-    chosen = conf_folder(folder or configuration.of_manager(YarnSettings).conf_dir)
+    chosen = hadoop.conf_folder(folder or configuration.of_manager(YarnSettings).conf_dir)
     loaded, loading_trouble = None, ""
     try:
         loaded = load_classes(configured_classes(chosen), chosen)
@@ -137,10 +122,10 @@ def inspect_installation(folder: Path | None = None, addresses: tuple[str, ...] 
             old_copies = [edit.path for edit in edits if edit.changes and edit.path != program]
 
     cluster = _cluster_parts(chosen, configuration, addresses)
-    manager_socket = cluster.get("settings", {}).get(SOCKET)
+    manager_socket = cluster.get("settings", {}).get(hadoop.SOCKET)
     return Inspection(
         folder=chosen,
-        own=gather_own(configuration, trouble, sockets(None if trouble else configuration, manager_socket)),
+        own=gather_own(configuration, trouble, hadoop.sockets(None if trouble else configuration, manager_socket)),
         loaded=loaded,
         loading_trouble=loading_trouble,
         sampler=command,
@@ -153,15 +138,15 @@ def _cluster_parts(folder: Path, configuration: Configuration, addresses: tuple[
     """Return the answers of the ResourceManager and its nodes, by the names of `Inspection`."""
     settings = configuration.of_manager(YarnSettings)
     try:
-        known = require_addresses(settings, addresses)
+        known = hadoop.require_addresses(settings, addresses)
 
         # A diagnosis waits for nobody.
         manager = ResourceManager(known, patience_s=0)
         snapshot = read_snapshot(lambda path: manager.request_once("GET", path), settings.share_resource)
 
         # The ResourceManager's /conf leaves out capacity-scheduler.xml; on its own host the file is here.
-        calculator = read_settings(folder / SCHEDULER).get(CALCULATOR)
-        values = {CALCULATOR: calculator, **{name: manager.settings(name) for name in SETTINGS}}
+        calculator = hadoop.read_settings(folder / hadoop.SCHEDULER).get(hadoop.CALCULATOR)
+        values = {hadoop.CALCULATOR: calculator, **{name: manager.settings(name) for name in SETTINGS}}
     except GpuUsageError as error:
         return {"trouble": str(error)}
 
@@ -191,11 +176,11 @@ def _cluster_parts(folder: Path, configuration: Configuration, addresses: tuple[
 def read_sampler_command(folder: Path) -> str | None:
     """Return the command that samples containers by the configuration in *folder*; ``None`` where it is of no node."""
     try:
-        settings = read_settings(folder / SITE)
+        settings = hadoop.read_settings(folder / hadoop.SITE)
     except GpuUsageError:
         return None
-    is_node = CLASSES[LISTENERS] in settings.get(LISTENERS, "")
-    return settings.get(SAMPLER, "") if is_node else None
+    is_node = hadoop.CLASSES[hadoop.LISTENERS] in settings.get(hadoop.LISTENERS, "")
+    return settings.get(hadoop.SAMPLER, "") if is_node else None
 
 
 def manager_user(address: str, daemon: DaemonSettings) -> ManagerUser | None:

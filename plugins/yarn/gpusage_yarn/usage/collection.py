@@ -83,17 +83,25 @@ def _complete_usage(usage: Usage, report: Document, catalogue: GpuCatalogue) -> 
     ran_out = any(sentence.startswith(f"{usage.job_id} ") for sentence in outcome.out_of_memory_messages())
     return replace(
         usage,
-        number=find_decision_number(str(report.get("applicationTags") or "")),
-        job_id=outcome.identity,
+        **_identity_of(report),
         sampled_on=usage.job_id,
-        user=str(report.get("user") or ""),
-        user_id=str(report.get("user") or ""),
         account=str(report.get("queue") or ""),
         partition=str(report.get("appNodeLabelExpression") or ""),
-        job_name=one_line(str(report.get("name") or "")),
         gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
         outcome="out_of_memory" if ran_out else ending(outcome),
     )
+
+
+def _identity_of(application: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a usage that say whose *application* it is, and which decision was for it."""
+    user = str(application.get("user") or "")
+    return {
+        "number": find_decision_number(str(application.get("applicationTags") or "")),
+        "job_id": str(application["id"]),
+        "user": user,
+        "user_id": user,
+        "job_name": one_line(str(application.get("name") or "")),
+    }
 
 
 def ending(outcome: ApplicationOutcome) -> Outcome:
@@ -121,12 +129,8 @@ def parse_misses(document: Document) -> Iterator[Usage]:
     for application in as_list(document, "apps", "app"):
         if parse_outcome(application).out_of_memory_messages():
             yield Usage(
-                number=find_decision_number(str(application.get("applicationTags") or "")),
+                **_identity_of(application),
                 manager=MANAGER,
-                job_id=str(application["id"]),
-                user=str(application.get("user") or ""),
-                user_id=str(application.get("user") or ""),
-                job_name=one_line(str(application.get("name") or "")),
                 outcome="out_of_memory",
                 started_at_s=float(application.get("startedTime") or 0) / 1000,
                 ended_at_s=float(application.get("finishedTime") or 0) / 1000,
@@ -168,19 +172,15 @@ def parse_accounting(document: Document, share: str, catalogue: GpuCatalogue) ->
 def _usage(
     application: Mapping[str, Any], begin_ms: int, gpu_count: float, granted: Allocation, catalogue: GpuCatalogue
 ) -> Usage:
-    tags, label = str(application.get("applicationTags") or ""), str(application.get("appNodeLabelExpression") or "")
-    _, labels = parse_plan_tags(tags)
+    label = str(application.get("appNodeLabelExpression") or "")
+    _, labels = parse_plan_tags(str(application.get("applicationTags") or ""))
     types = [label] if label else [*labels]
 
     return Usage(
-        number=find_decision_number(tags),
+        **_identity_of(application),
         manager=MANAGER,
-        job_id=str(application["id"]),
-        user=str(application.get("user") or ""),
-        user_id=str(application.get("user") or ""),
         account=str(application.get("queue") or ""),
         partition=label,
-        job_name=one_line(str(application.get("name") or "")),
         gpu=(known_gpu(catalogue, types[0]) or types[0]) if len(types) == 1 else "",
         gpu_count=gpu_count,
         granted=granted,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.policies.thread_division import STEP_PERCENT, allowed_percents, max_min_percents
+from gpusage.cli.colocate import STEP_PERCENT, allowed_percents, max_min_percents
 from gpusage_hooks.errors import RequestError
 
 
