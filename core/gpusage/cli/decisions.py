@@ -168,14 +168,13 @@ def latest(count: int, user: str) -> tuple[JobHistory, ...]:
 
     # The managers are asked only for decisions whose jobs have not reported a run yet: they may take seconds.
     by_number = _jobs_by_number(user) if any(not runs for _, runs in entries) else {}
-    return tuple(_entry(record, runs, by_number.get(record.number, [])) for record, runs in entries)
-
-
-def _entry(record: DecisionRecord, runs: tuple[Usage, ...], jobs: list[AnnotatedJob]) -> JobHistory:
-    # Any user may write another's number into the tags of a YARN application.
-    jobs = [job for job in jobs if record.origin in origins_of(job.user)]
-    ids = tuple(dict.fromkeys([*(job.job_id for job in jobs), *(run.job_id for run in runs)]))
-    return jobs[0] if len(jobs) == len(ids) == 1 else None, record, runs, ids
+    histories: list[JobHistory] = []
+    for record, runs in entries:
+        # Any user may write another's number into the tags of a YARN application.
+        jobs = [job for job in by_number.get(record.number, ()) if record.origin in origins_of(job.user)]
+        ids = tuple(dict.fromkeys([*(job.job_id for job in jobs), *(run.job_id for run in runs)]))
+        histories.append((jobs[0] if len(jobs) == len(ids) == 1 else None, record, runs, ids))
+    return tuple(histories)
 
 
 def _jobs_by_number(user: str) -> dict[str, list[AnnotatedJob]]:
