@@ -147,19 +147,13 @@ def _read_field(name: str, value: object) -> object:
     elif isinstance(kind, Number):
         right = _is_number(value) and 0 < _number(value) <= kind.most
         require(subject, f"be above 0 and at most {kind.most:g}, as {kind.example}", value, right=right)
-    else:
-        return _read_decoding(value)
+    elif value is not None and not isinstance(value, Decoding):
+        # Tokens of the prompt and new tokens, ``(512, 128)``.
+        sizes = tuple(value) if isinstance(value, (tuple, list)) else ()
+        right = len(sizes) == 2 and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)  # a pair
+        require(subject, "be tokens of the prompt and new tokens, as (512, 128)", value, right=right)
+        return Decoding(prompt_tokens=sizes[0], new_tokens=sizes[1])
     return value
-
-
-def _read_decoding(value: object) -> Decoding | None:
-    """Return tokens of the prompt and new tokens, ``(512, 128)``, as a value."""
-    if value is None or isinstance(value, Decoding):
-        return value
-    sizes = tuple(value) if isinstance(value, (tuple, list)) else ()
-    right = len(sizes) == 2 and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)  # a pair
-    require("Argument 'generate'", "be tokens of the prompt and new tokens, as (512, 128)", value, right=right)
-    return Decoding(prompt_tokens=sizes[0], new_tokens=sizes[1])
 
 
 def read_alone(utilization: float | tuple[float, int] | None, step_time_s: float | None) -> SoloRun:

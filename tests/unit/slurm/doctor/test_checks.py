@@ -13,7 +13,7 @@ from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMo
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.doctor.checks import run_checks
 from gpusage_slurm.doctor.evidence import Evidence, sampler_python
-from gpusage_slurm.install.lua_scripts import LuaSettings, job_submit_block, with_block
+from gpusage_slurm.install.lua_scripts import LUA_FOLDER, job_submit_block, with_block
 from gpusage_slurm.install.node_scripts import PROLOG, plan_copies
 from gpusage_slurm.install.site import Site, socket_candidates
 
@@ -101,7 +101,7 @@ def test_jobs_that_got_no_answer_in_time_are_told(
 
 def test_gpusaged_is_looked_for_where_slurmctld_asks_too() -> None:
     ours = Configuration(daemon=DaemonSettings(socket="/ours"))
-    block = with_block("return 0\n", job_submit_block(LuaSettings(socket="/it's \"\u00e9\\")))
+    block = with_block("return 0\n", job_submit_block(LUA_FOLDER, "/it's \"\u00e9\\", 40))
     usual = DaemonSettings().socket
     assert socket_candidates(ours, "") == ("/ours", usual)
     assert socket_candidates(None, block) == ("/it's \"\u00e9\\", usual)
