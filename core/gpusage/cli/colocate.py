@@ -12,7 +12,7 @@ import click
 from gpusage.cli import documents, options, partners, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.prediction import settled_request
+from gpusage.decisions.prediction import request_with_model_settings
 from gpusage.policies.candidates import why_unlimited
 from gpusage.predictors.intervals import inverse
 from gpusage.predictors.sharing.colocation import WORTHWHILE_SUM, slowdown_with_partners
@@ -78,7 +78,7 @@ def colocate(
     jobs = []
     for request in options.read_requests(models, run):
         graph = read_graph(advisor(), request.model, dict(request.workload.shape))
-        jobs.append(Job(settled_request(request, graph), graph))
+        jobs.append(Job(request_with_model_settings(request, graph), graph))
     needs = [advisor().predict(job.graph, job.request.workload, [row])[0] for job in jobs]
     colocation = advisor().colocate(needs, row)
     if is_fair:

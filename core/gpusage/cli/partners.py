@@ -19,7 +19,7 @@ from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.decisions import present
 from gpusage.cli.user_file import read_text
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.prediction import settled
+from gpusage.decisions.prediction import with_model_settings
 from gpusage.policies.share_price import need_alone
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import AnnotatedJob, Colocation, Gpu, GpuNeed, JobState, ModelRequest
@@ -142,7 +142,7 @@ def _partners_in_file(path: Path, own: GpuNeed, gpu: Gpu, run: Run) -> list[Part
 
 def _need(request: ModelRequest, gpu: Gpu, folder: Path) -> GpuNeed:
     graph = read_graph(advisor(), options.resolve_model_path(folder, request.model), dict(request.workload.shape))
-    return advisor().predict(graph, settled(request.workload, request.named, graph), [gpu])[0]
+    return advisor().predict(graph, with_model_settings(request.workload, request.named, graph), [gpu])[0]
 
 
 def _document(partner: Partner) -> dict[str, Any]:

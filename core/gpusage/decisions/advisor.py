@@ -19,7 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gpusage.decisions.outcome import Outcome
-from gpusage.decisions.prediction import Predictor, require_answer, settled_request
+from gpusage.decisions.prediction import Predictor, require_answer, request_with_model_settings
 from gpusage.devices.catalogue import Catalogue
 from gpusage.experience.identity import job_identity
 from gpusage.experience.learned import why_whole
@@ -158,7 +158,7 @@ class Advisor(Predictor):
         # Read.
         graph = read_model(job, request) if request is not None and request.enabled else None
         if request is not None and graph is not None:
-            request = self.learned.with_first_run(settled_request(request, graph), job.submitter)
+            request = self.learned.with_first_run(request_with_model_settings(request, graph), job.submitter)
             job = replace(job, model_request=request)
 
         # Predict and decide, then put it into the manager's words, which may not be able to express it.
@@ -255,7 +255,7 @@ class Advisor(Predictor):
             PluginError: A plugin breaks the contract.
         """
         # A job without a model is seen by its figures alone: which GPU types it runs on, and how fast, is not known.
-        job = replace(job, request=self._settled(job.request, cluster))
+        job = replace(job, request=self._allowed_repeats(job.request, cluster))
         request = job.request
         cluster = cluster.within(request.partitions, request.scopes, request.node_features)
         gpus = {pool.gpu: self.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None}
@@ -279,7 +279,7 @@ class Advisor(Predictor):
 
     def _predicted_input(self, job: Job, graph: ModelGraph, cluster: Cluster) -> PolicyInput:
         """Return what policies decide by: the needs of *job* on each GPU that it may have, and the prices of shares."""
-        request, workload = self._settled(job.request, cluster), Workload()
+        request, workload = self._allowed_repeats(job.request, cluster), Workload()
         if job.model_request is not None:
             workload = job.model_request.workload
         if request.gpu_count > 1 and workload.gpus == 1 and workload.mode == "train":
@@ -300,7 +300,7 @@ class Advisor(Predictor):
         )
         return PolicyInput(request=request, workload=workload, candidates=candidates, cluster=cluster, rules=self.rules)
 
-    def _settled(self, request: GpuRequest, cluster: Cluster) -> GpuRequest:
+    def _allowed_repeats(self, request: GpuRequest, cluster: Cluster) -> GpuRequest:
         """Return *request* as the site and its cluster allow it: it runs again only where both allow that."""
         return request if self.rules.sharing.rescue and cluster.repeats else replace(request, repeatable=False)
 

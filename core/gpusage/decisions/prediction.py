@@ -296,7 +296,7 @@ def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s
     )
 
 
-def settled(workload: Workload, named: Collection[str], graph: ModelGraph) -> Workload:
+def with_model_settings(workload: Workload, named: Collection[str], graph: ModelGraph) -> Workload:
     """Return *workload* with what *graph* settles, but for what its user *named*, by the keys of a comment.
 
     A model with quantised weights runs inference in their precision, and so do adapters that are trained above them;
@@ -311,9 +311,9 @@ def settled(workload: Workload, named: Collection[str], graph: ModelGraph) -> Wo
     return replace(workload, precision=graph.precision)
 
 
-def settled_request(request: ModelRequest, graph: ModelGraph) -> ModelRequest:
+def request_with_model_settings(request: ModelRequest, graph: ModelGraph) -> ModelRequest:
     """Return *request* with what *graph* settles; its assumptions say so."""
-    workload = settled(request.workload, request.named, graph)
+    workload = with_model_settings(request.workload, request.named, graph)
     words = {f"precision={request.workload.precision}": f"precision={workload.precision}"}
     return replace(request, workload=workload, assumed=tuple(words.get(word, word) for word in request.assumed))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.prediction import largest_batches, settled
+from gpusage.decisions.prediction import largest_batches, with_model_settings
 from gpusage.devices.shares import share_of
 from gpusage.predictors.explanation import explanation_of
 from gpusage.python.arguments import (
@@ -142,7 +142,7 @@ def predict(
     gpus = [advisor().catalogue.find(name) for name in names]
     # The arguments are checked first: a model may take seconds to read.
     model = _graph(graph)
-    needs = advisor().predict_shares(model, settled(workload, run, model), gpus, [percent])
+    needs = advisor().predict_shares(model, with_model_settings(workload, run, model), gpus, [percent])
     return Need.of(needs[0]) if isinstance(gpu, str) else Needs(map(Need.of, needs))
 
 
@@ -160,7 +160,7 @@ def largest_batch(graph: ModelGraph | str | Path, *, gpu: str, share: int = WHOL
     require("Argument 'batch_size'", "be left out", run.get("batch_size"), right="batch_size" not in run)
     workload, device, percents = read_workload(run), _one_gpu(gpu), [read_share(share)]
     model = _graph(graph)
-    workload = settled(workload, run, model)
+    workload = with_model_settings(workload, run, model)
 
     def fits(size: int) -> list[bool]:
         needs = advisor().predict_shares(model, replace(workload, batch_size=size), [device], percents)
@@ -188,7 +188,7 @@ def explain(graph: ModelGraph | str | Path, *, gpu: str, shares: Sequence[int] =
     device = _one_gpu(gpu)
     parts = {percent: share_of(device, percent) for percent in map(read_share, shares)}
     workload, model = read_workload(run), _graph(graph)
-    return Explained.of(explanation_of(model, settled(workload, run, model), device, parts))
+    return Explained.of(explanation_of(model, with_model_settings(workload, run, model), device, parts))
 
 
 def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:

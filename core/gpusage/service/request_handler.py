@@ -139,7 +139,7 @@ class RequestHandler:
             response: DecidedResponse | None = snapshot.decision_cache.find(request)
             if response is not None:
                 self.counts.remembered += 1
-                self._settle(response, request, reply)
+                self._respond(response, request, reply)
 
                 # The response has left; the next request is read after this one.
                 snapshot.reservations.add(response.reservation)
@@ -167,7 +167,7 @@ class RequestHandler:
             return
 
         exchange.recorded = True
-        self._settle(respond_overdue(exchange), exchange.request, exchange.reply)
+        self._respond(respond_overdue(exchange), exchange.request, exchange.reply)
 
     def _finish(self, exchange: Exchange, response: DecidedResponse | None) -> None:
         """Send and record *response*; if the job was answered without the engine, record that answer."""
@@ -178,7 +178,7 @@ class RequestHandler:
             self.counts.failed += response.failed
             if not exchange.has_responded:
                 exchange.has_responded = exchange.recorded = True
-                self._settle(response, exchange.request, exchange.reply)
+                self._respond(response, exchange.request, exchange.reply)
                 return
             exchange.snapshot.reservations.withdraw(response.reservation)
 
@@ -189,9 +189,9 @@ class RequestHandler:
                 response.outcome is None or response.outcome.decision.code is not Code.REWRITE
             )
             response = response if response and is_unchanged else respond_overdue(exchange)
-            self._settle(response, exchange.request, lambda _: None)
+            self._respond(response, exchange.request, lambda _: None)
 
-    def _settle(self, response: DecidedResponse, request: DecisionRequest, reply: Reply) -> None:
+    def _respond(self, response: DecidedResponse, request: DecisionRequest, reply: Reply) -> None:
         """Send *response*, then have it recorded; a dry run is no job, and is not recorded."""
         outcome = response.outcome
         code = outcome.decision.code if outcome else Code.DECLINE

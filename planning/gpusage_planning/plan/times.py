@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpusage.cli import options
 from gpusage.cli.cards.graph_cache import read_graph
-from gpusage.decisions.prediction import settled
+from gpusage.decisions.prediction import with_model_settings
 from gpusage.policies.candidates import why_unlimited
 from gpusage.policies.share_price import partners_of
 from gpusage_hooks.errors import RequestError
@@ -139,7 +139,7 @@ def _step_times_s(
     """
     (request,) = options.read_requests([model], {})
     graph = read_graph(advisor, options.resolve_model_path(folder, request.model), dict(request.workload.shape))
-    run = settled(request.workload, request.named, graph)
+    run = with_model_settings(request.workload, request.named, graph)
     gpus = {name: advisor.catalogue.find(name) for name in names if name not in shares}
     needs = advisor.predict(graph, run, list(gpus.values())) if gpus else ()
     fitting = {

@@ -112,7 +112,7 @@ def test_the_managers_differ_in_words_only(advisor: Advisor, card: str) -> None:
 @pytest.mark.parametrize("repeats", [True, False])
 def test_where_a_cluster_requeues_no_job_unseen_a_request_says_so(advisor: Advisor, *, repeats: bool) -> None:
     request = GpuRequest(gpu_count=1)
-    assert advisor._settled(request, replace(SLURM, repeats=repeats)).repeatable is repeats
+    assert advisor._allowed_repeats(request, replace(SLURM, repeats=repeats)).repeatable is repeats
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])

@@ -11,7 +11,7 @@ import pytest
 
 import gpusage
 from gpusage.cli.options import read_requests
-from gpusage.decisions.prediction import settled_request
+from gpusage.decisions.prediction import request_with_model_settings
 from gpusage.graphs.card.text import compact_json, parse_graph, to_document
 from gpusage.graphs.quantization import weight_precision
 from gpusage_hooks.comment import parse_model
@@ -91,10 +91,10 @@ def test_inference_counts_quantised_weights_unless_a_precision_is_named(tmp_path
     assert "The model's weights are quantised, int4, but count as floats in fp32." in trained.notes
 
     request = parse_model("m,mode=infer,batch=2")
-    assert settled_request(request, graph).workload.precision == "int4"
-    assert settled_request(request, graph).assumed == ("precision=int4",)
+    assert request_with_model_settings(request, graph).workload.precision == "int4"
+    assert request_with_model_settings(request, graph).assumed == ("precision=int4",)
     (reported,) = read_requests(["m"], {"mode": "infer", "precision": "fp32"})
-    assert settled_request(reported, graph) == reported
+    assert request_with_model_settings(reported, graph) == reported
     card = parse_graph(compact_json(to_document(graph)).encode(), "Card")
     assert card.precision == "int4"
 
@@ -112,9 +112,9 @@ def test_the_share_that_a_module_trains_travels_in_its_card_and_a_named_share_wi
     document = to_document(graph)
     card = parse_graph(compact_json(document).encode(), "Card")
     assert card.trainable == 0.02
-    assert settled_request(parse_model("m"), card).workload.trainable == 0.02
-    assert settled_request(parse_model("m,trainable=1"), card).workload.trainable == 1.0
-    assert settled_request(parse_model("m,mode=infer"), card).workload.trainable == 1.0
+    assert request_with_model_settings(parse_model("m"), card).workload.trainable == 0.02
+    assert request_with_model_settings(parse_model("m,trainable=1"), card).workload.trainable == 1.0
+    assert request_with_model_settings(parse_model("m,mode=infer"), card).workload.trainable == 1.0
     for own in ({"trainable": 0}, {"trainable": "all"}, {"precision": "fp64"}):
         with pytest.raises(GraphError, match="must be as 'gpusage card' writes it"):
             parse_graph(compact_json({**document, **own}).encode(), "Card")

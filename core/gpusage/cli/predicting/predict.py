@@ -19,7 +19,7 @@ from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.predicting import need_table
 from gpusage.cli.predicting.need_table import LEGEND, Prediction
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.prediction import largest_batches, settled_request
+from gpusage.decisions.prediction import largest_batches, request_with_model_settings
 from gpusage.devices.shares import share_of
 from gpusage.policies.candidates import why_unlimited
 from gpusage.predictors.intervals import scaled
@@ -147,7 +147,7 @@ def _predictions_of_model(
         RequestError: A step time is known of a GPU that is not among *gpus*.
     """
     graph = read_graph(advisor(), requests[0].model, dict(requests[0].workload.shape))
-    run = settled_request(requests[0], graph).workload
+    run = request_with_model_settings(requests[0], graph).workload
     name = run.alone.gpu
     if name is not None and advisor().catalogue.find(name) not in gpus:
         message = f"Option --step-time must name a GPU that is predicted for; got {name!r}. Add --gpu {name}."
@@ -156,7 +156,7 @@ def _predictions_of_model(
     if not largest:
         predictions = []
         for request in requests:
-            run = settled_request(request, graph).workload
+            run = request_with_model_settings(request, graph).workload
             needs = _needs(graph, run, gpus, percents)
             predictions.append(Prediction(graph, run, needs, needs[0]))
         return predictions

@@ -11,7 +11,7 @@ from gpusage.cli import documents, options, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.predicting.money import site_prices
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.prediction import settled_request
+from gpusage.decisions.prediction import request_with_model_settings
 from gpusage.predictors.intervals import interval_around
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS
@@ -64,7 +64,7 @@ def serve(models: Sequence[str], names: Sequence[str], run: Mapping[str, Any], *
                 raise RequestError(message)
 
         graph = read_graph(advisor(), request.model, dict(request.workload.shape))
-        workload = settled_request(request, graph).workload
+        workload = request_with_model_settings(request, graph).workload
         if workload.generate is None:
             message = (
                 f"Option --serve of model {graph.name!r} must come with --generate; got none. Add --generate 512+128."

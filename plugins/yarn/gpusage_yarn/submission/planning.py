@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.decisions.outcome import Outcome
-from gpusage.decisions.prediction import settled_request
+from gpusage.decisions.prediction import request_with_model_settings
 from gpusage.policies.candidates import without_forbidden
 from gpusage.predictors.intervals import speedup
 from gpusage.store.annotation import RecordNumbers
@@ -123,7 +123,7 @@ def oldest_sufficient_first(advisor: Advisor, job: Job, graph: ModelGraph | None
     needs: dict[str, GpuNeed] = {}
     if graph and job.model_request:
         with suppress(GpuUsageError):
-            run = settled_request(job.model_request, graph).workload
+            run = request_with_model_settings(job.model_request, graph).workload
             predicted = advisor.predict(graph, run, tuple(known.values()))
             needs = dict(zip(known, predicted, strict=True))
     fitting = [need for need in needs.values() if need.fits]

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from gpusage.decisions.prediction import settled
+from gpusage.decisions.prediction import with_model_settings
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.onnx.reader import read_model
 from gpusage.predictors.analysis import analyze
@@ -543,7 +543,7 @@ def test_a_convolution_of_8_bits_has_weights_of_one_byte(read: Maker) -> None:
     ]
     weight = TensorProto(name="w", dims=(64, 64, 3, 3), data_type=TensorProto.INT8)
     graph = read({"x": ("batch", 64, 56, 56)}, nodes, [weight, number("scale", 0.1)])
-    run = settled(Workload(mode="infer"), (), graph)
+    run = with_model_settings(Workload(mode="infer"), (), graph)
     lowering = lower(graph, analyze_structure(graph), run)
     assert lowering.parameter_bytes.max() == 64 * 64 * 9  # a byte each
     assert weight_memory_bytes(lowering, run.precision) == pytest.approx(64 * 64 * 9, abs=8)  # and the scale
