@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.service.caches import AccessRecordingMapping, DecisionCache
+from gpusage.service.decision_cache import AccessRecordingMapping, DecisionCache
 from gpusage.service.protocol import DecisionRequest, Ping, ProtocolError, Response, StatusQuery, json_line, parse_line
 from gpusage_hooks.types import Code
 

@@ -19,7 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gpusage.decisions.outcome import Outcome
-from gpusage.decisions.prediction import Predictor, require_answer, request_with_model_settings
+from gpusage.decisions.prediction import Predictor, request_with_model_settings, require_answer
 from gpusage.devices.catalogue import Catalogue
 from gpusage.experience.identity import job_identity
 from gpusage.experience.learned import why_whole

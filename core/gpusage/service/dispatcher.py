@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from gpusage.service.caches import WeightedLruCache
+from gpusage.service.decision_cache import WeightedLruCache
 from gpusage.service.job_monitor import JobMonitor
 from gpusage.service.protocol import (
     ALIVE,

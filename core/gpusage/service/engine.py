@@ -25,7 +25,7 @@ from gpusage.boundary.printable_text import with_end
 from gpusage.decisions.outcome import Outcome
 from gpusage.graphs.card.text import decode_document, parse_document
 from gpusage.plugins.hooks import describe_error, sentence
-from gpusage.service.caches import AccessRecordingMapping, DecisionCache, WeightedLruCache
+from gpusage.service.decision_cache import AccessRecordingMapping, DecisionCache, WeightedLruCache
 from gpusage.service.protocol import Response
 from gpusage.service.reservations import Reservation, reservation_of
 from gpusage.service.snapshots import Snapshot

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gpusage.service.caches import WeightedLruCache
+from gpusage.service.decision_cache import WeightedLruCache
 from gpusage.service.engine import DecidedResponse, DecisionWorker, Exchange, describe_origin, respond_overdue
 from gpusage.service.job_monitor import JobMonitor
 from gpusage.service.protocol import LATE, MISSED, THINKING

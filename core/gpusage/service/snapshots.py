@@ -23,8 +23,8 @@ from gpusage.decisions.advisor import Advisor
 from gpusage.experience.learned import NOTHING_LEARNED, Learned, with_failures
 from gpusage.plugins.hooks import sentence
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
-from gpusage.service.caches import DecisionCache
 from gpusage.service.configuration_watch import ConfigurationWatcher, kill_reason
+from gpusage.service.decision_cache import DecisionCache
 from gpusage.service.reservations import PendingReservations, RecentJobs
 from gpusage.settings.configuration import Configuration
 from gpusage.settings.configuration_file import Managers

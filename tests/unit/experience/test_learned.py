@@ -12,7 +12,7 @@ from gpusage.experience.identity import fingerprint
 from gpusage.experience.learned import NO_FINDING, NOTHING_LEARNED, Experience, FamilyRatio, Finding, Learned
 from gpusage.experience.learning import learn
 from gpusage.experience.runs import Run
-from gpusage.service.caches import AccessRecordingMapping
+from gpusage.service.decision_cache import AccessRecordingMapping
 from gpusage_hooks.types import Submitter, Workload
 from graphs import convolution_graph
 from runs import RUN, V100, WHO, runs

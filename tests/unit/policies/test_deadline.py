@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from tests.unit.policies.test_policies import H100, P100, V100, need, pool
+from tests.unit.policies.test_stages import H100, P100, V100, need, pool
 
 from gpusage.policies.preference import UNKNOWN_LENGTH, decide_deadline, decide_generation
 from gpusage.policies.share_price import Limits, Offer, can_promise, trouble

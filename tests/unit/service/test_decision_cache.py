@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from gpusage.service.caches import PATTERNS_LIMIT, AccessRecordingMapping, DecisionCache, WeightedLruCache
+from gpusage.service.decision_cache import PATTERNS_LIMIT, AccessRecordingMapping, DecisionCache, WeightedLruCache
 from gpusage.service.protocol import DecisionRequest
 
 

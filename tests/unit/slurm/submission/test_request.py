@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.service.caches import AccessRecordingMapping
+from gpusage.service.decision_cache import AccessRecordingMapping
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Context
 from gpusage_hooks.types import DecisionRequest, GpuRequest

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.policies.test_policies import H100, V100, need, pool
+from tests.unit.policies.test_stages import H100, V100, need, pool
 
 from gpusage.policies.preference import LEAST_JOBS, decide_generation, gives_way, least_rank, preferred_among_jobs
 from gpusage_hooks.types import (
