@@ -77,7 +77,16 @@ SEEN = {
 """The keys of each script on a processor, where autocast of a GPU has no say."""
 SHOWS_NOTHING = ("lstm", "failing", "no_model", "values", "fx", "compiled_step", "gives_up")
 """Scripts that end too early, whose model decides by values, or whose modules a tracer or compiler calls."""
-BREAKING = ("begin", "_count", "_after_step", "_cycle_passes", "_write", "_write_record", "in_another_process")
+BREAKING = (
+    "begin",
+    "_count",
+    "_after_step",
+    "_cycle_passes",
+    "_write",
+    "_observation",
+    "_write_record",
+    "in_another_process",
+)
 
 
 def run_lines(names: list[str], *options: str) -> list[Mapping[str, Any]]:

@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -35,6 +35,9 @@ from torch import nn
 from gpusage.capture.inside.another_process import forget_values, in_another_process, undivide
 from gpusage.capture.inside.observer import MAXIMUM_CALLS, Call, Observer, is_of_keras, weights_of, with_gradient
 from gpusage.capture.inside.record import program_digest, program_path, read_record, record_of, write_json
+
+if TYPE_CHECKING:
+    from gpusage.capture.inside.step import Observation
 
 CYCLES = 2
 """Full cycles to observe: a GradScaler often skips the first update."""
@@ -254,12 +257,11 @@ class FirstRun:
             in_another_process(lambda: self._write_record(count))
         calls.clear()
 
-    def _write_record(self, gpu_count: int) -> None:
-        from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu, pretend_cuda
+    def _observation(self, gpu_count: int) -> Observation:
+        """Return the observed step, its weights whole and without their values."""
+        from gpusage.capture.inside.cuda_on_cpu import pretend_cuda
         from gpusage.capture.inside.light import LeftOut, computed_precision
-        from gpusage.capture.inside.step import Observation, record_of_step
-        from gpusage.graphs.card.text import write_file
-        from gpusage.graphs.reader import CARD_SUFFIX
+        from gpusage.capture.inside.step import Observation
 
         # Some programs freeze weights between two updates.
         for each in self._trained.values():
@@ -281,7 +283,7 @@ class FirstRun:
             if not weights.keys() & {id(weight) for group in optimizer.param_groups for weight in group["params"]}:
                 optimizer.param_groups[0]["params"] = [*weights.values()]  # it updates rows of them
 
-        observation = Observation(
+        return Observation(
             calls=self.observer.calls,
             optimizers=optimizers,
             accumulate=min(self._passes[1:]) if len(self._passes) > 1 else None,
@@ -294,6 +296,15 @@ class FirstRun:
                 gpu_count=gpu_count,
             ),
         )
+
+    def _write_record(self, gpu_count: int) -> None:
+        """Write the record of the observed step, and the card of its model."""
+        from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu
+        from gpusage.capture.inside.step import record_of_step
+        from gpusage.graphs.card.text import write_file
+        from gpusage.graphs.reader import CARD_SUFFIX
+
+        observation = self._observation(gpu_count)
         with CudaOnCpu():
             step, graph = record_of_step(observation)
 
