@@ -53,9 +53,9 @@ _EXTRA_OF_COMMAND = {"evaluate": "train"}
 
 
 class BuiltIn(NamedTuple):
-    """One built-in command: its place, ``module:name``, and its line in the list; without a line it is hidden."""
+    """One built-in command: its signature, ``module:name``, and its line in the list; without a line it is hidden."""
 
-    place: str
+    signature: str
     summary: str = ""
 
 
@@ -87,29 +87,29 @@ DESK_SUBCOMMANDS = frozenset({"sandbox"})
 """Commands that the second wheel brings, and those that it adds to the groups of workload managers."""
 
 
-def run_by(place: str) -> Callable[[Callable[[], None]], Callable[..., Any]]:
+def run_by(action: str) -> Callable[[Callable[[], None]], Callable[..., Any]]:
     """Return a decorator for a command's signature: a function with a docstring alone, which options decorate.
 
     Args:
-        place: The action, ``module:function``; its parameters are the command's, by name.
+        action: As ``module:function``; its parameters are the command's, by name.
     """
-    module, _, name = place.partition(":")
+    module, _, name = action.partition(":")
 
     def decorate(signature: Callable[[], None]) -> Callable[..., Any]:
         @wraps(signature)
         def run(*arguments: Any, **options: Any) -> Any:  # of any command
             return getattr(importlib.import_module(module), name)(*arguments, **options)
 
-        vars(run)["place"] = place
+        vars(run)["action"] = action
         return run
 
     return decorate
 
 
-def place_of(command: click.Command) -> str | None:
+def action_of(command: click.Command) -> str | None:
     """Return the action of *command*, ``module:function``; ``None`` if it stands with its signature."""
-    place: str | None = getattr(command.callback, "place", None)
-    return place
+    action: str | None = getattr(command.callback, "action", None)
+    return action
 
 
 class LazyGroup(click.Group):
@@ -123,8 +123,8 @@ class LazyGroup(click.Group):
         """Return the command of this name."""
         if cmd_name not in BUILT_IN:
             return plugin_commands(ctx).get(cmd_name)
-        place, summary = BUILT_IN[cmd_name]
-        module, _, attribute = place.partition(":")
+        signature, summary = BUILT_IN[cmd_name]
+        module, _, attribute = signature.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         # The list shows this line without the import; the command's own help must not differ.
         command.short_help = summary

@@ -118,7 +118,7 @@ def test_our_own_bug_is_status_70_with_a_traceback_and_where_to_report_it(error:
     assert "please report it" in result.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", sorted({command.place.partition(":")[0] for command in BUILT_IN.values()}))
+@pytest.mark.parametrize("name", sorted({command.signature.partition(":")[0] for command in BUILT_IN.values()}))
 def test_help_of_a_command_loads_nothing_of_what_the_command_does(name: str) -> None:
     """What an import at the top of a module costs, every `gpusage --help` pays."""
     code = f"import sys; import {name}; print(*sorted(sys.modules))"

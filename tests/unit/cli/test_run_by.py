@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
-from gpusage.cli.program import place_of, run_by
+from gpusage.cli.program import action_of, run_by
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ def commands(command: click.Command, words: str, context: click.Context) -> Iter
             yield from commands(inner, f"{words} {name}", context)
 
 
-DEFERRED = [typed for typed in commands(main, "gpusage", click.Context(main)) if place_of(typed.command)]
+DEFERRED = [typed for typed in commands(main, "gpusage", click.Context(main)) if action_of(typed.command)]
 
 
 @pytest.mark.parametrize("typed", DEFERRED, ids=lambda typed: typed.words)
 def test_the_work_of_a_command_takes_its_options(typed: Typed) -> None:
-    module, _, name = (place_of(typed.command) or "").partition(":")
+    module, _, name = (action_of(typed.command) or "").partition(":")
     parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
     options = {option.name for option in typed.command.params if option.expose_value}
     taken = {each.name for each in parameters.values() if each.annotation not in ("click.Context", click.Context)}
