@@ -107,10 +107,11 @@ def submit(
             model_request = request_of(record, submit_options.files, advisor().catalogue)
 
     manager = ResourceManager(require_addresses(configuration.of_manager(YarnSettings), submit_options.addresses))
-    planned, application = _prepare_application(manager, configuration, model_request, submit_options, line)
+    planned, application, notes = _prepare_application(manager, configuration, model_request, submit_options, line)
     if record is not None:
         application = replace(application, variables=with_observation(application.variables, record))
-    _print_note(planned.line())
+    for note in (*(f"note: {note}" for note in notes), planned.line()):
+        _print_note(note)
     if submit_options.dry_run:
         _show_dry(planned, application, as_json=as_json)
         return
@@ -137,30 +138,27 @@ def _prepare_application(
     model_request: ModelRequest | None,
     submit_options: SubmitOptions,
     line: str,
-) -> tuple[PlannedSubmission, Application]:
-    """Return the planned submission and its application; nothing is sent yet."""
+) -> tuple[PlannedSubmission, Application, list[str]]:
+    """Return the planned submission, its application, and notes on both for the user; nothing is sent yet."""
     # What the user wrote is refused before the cluster is asked.
     require_tags(submit_options.tags)
     variables, ours = without_reserved(parse_variables(submit_options.env))
     files = describe_files(submit_options.files)
     require_transportable(line, variables)
-    if ours:
-        _print_note(
-            f"note: --env {', '.join(ours)} is left out: the node says which GPU a container has, and how much of it"
-        )
 
     snapshot, notes = _read_cluster(manager, configuration, submit_options)
+    if ours:
+        why = "the node says which GPU a container has, and how much of it"
+        notes.insert(0, f"--env {', '.join(ours)} is left out: {why}")
     advised = advisor().configured(configuration)
     planned = _decide(site_advisor(advised, configuration), model_request, submit_options, manager.user, snapshot)
     share = configuration.of_manager(YarnSettings).share_resource
     require_queue_limit(snapshot, Requirements(share=share, queue=submit_options.queue), planned.plan.share)
-    for note in notes:
-        _print_note(f"note: {note}")
 
     # A store that the site has not named is the user's own, and may be missing without a word.
     number, trouble = ("", "") if submit_options.dry_run else record_decision(planned, advised, configuration.store.url)
     if trouble and "store.url" in configuration.origins:
-        _print_note(f"note: this decision is not recorded: {trouble}")
+        notes.append(f"this decision is not recorded: {trouble}")
 
     rescue = submit_options.rescue and advised.rules.sharing.rescue
     plan = replace(planned.plan, containers=submit_options.containers, rescue=rescue)
@@ -168,13 +166,13 @@ def _prepare_application(
         nodes = application_nodes(manager.get, submit_options.partner)
         plan, why_not = restrict_to_nodes(plan, snapshot, nodes)
         if why_not:
-            _print_note(f"note: it does not go to {submit_options.partner}: {why_not}")
+            notes.append(f"it does not go to {submit_options.partner}: {why_not}")
 
     # YARN lowers a priority without a word.
     if submit_options.priority is not None:
         most = manager.settings("yarn.cluster.max-application-priority") or ""
         if most.isdigit() and submit_options.priority > int(most):
-            _print_note(f"note: the priority becomes {most}, the highest here (yarn.cluster.max-application-priority)")
+            notes.append(f"the priority becomes {most}, the highest here (yarn.cluster.max-application-priority)")
 
     key = "yarn.application.classpath"
     own = read_settings(conf_folder(configuration.of_manager(YarnSettings).conf_dir) / SITE).get(key)
@@ -191,7 +189,7 @@ def _prepare_application(
         attempts=submit_options.attempts,
         priority=submit_options.priority,
     )
-    return replace(planned, plan=plan), application
+    return replace(planned, plan=plan), application, notes
 
 
 def _read_cluster(
