@@ -49,7 +49,10 @@ NO_FILE = "no/such/file"
 
 
 def graph() -> ModelGraph:
-    """Return a small classifier: two convolutions with a residual sum, a pooling and a matrix product."""
+    """Return a small classifier: two convolutions with a residual sum, a pooling and a matrix product.
+
+    gpusaged predicts it when it starts, to have the predictors ready for the first job.
+    """
     image, planes = (-1, 3, 64, 64), (-1, 32, 64, 64)
     attributes = (("kernel_shape", (3, 3)), ("pads", (1, 1, 1, 1)), ("strides", (1, 1)))
     # -1 is the batch: every shape follows it, as in a model that was exported with a free batch axis.

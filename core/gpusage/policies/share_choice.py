@@ -136,7 +136,7 @@ def is_fast(offer: Offer, reach: Reach, within: Limits) -> bool:
 
 
 def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
-    """Return whether the site lets a share confine a job to the places of *offers*."""
+    """Return whether the site lets a share confine a job to the GPU types of *offers*."""
     # A bound job waits where its room is gone again, unless gpusaged may release it.
     if bind != "room" or not reach.releases:
         return bind == "always"

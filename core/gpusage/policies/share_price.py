@@ -151,9 +151,9 @@ def sizes(rules: SharingRules) -> tuple[int, ...]:
     return tuple(sorted({size for size in rules.sizes if WHOLE_PERCENT // size <= rules.maximum_partners}))
 
 
-def offers(where: Iterable[Candidate], request: GpuRequest, rules: SharingRules) -> Iterator[Offer]:
+def offers(candidates: Iterable[Candidate], request: GpuRequest, rules: SharingRules) -> Iterator[Offer]:
     """Yield the shares at each candidate that *request* may be given and that have a size of the site's."""
-    for candidate in where:
+    for candidate in candidates:
         prices = {price.share_percent: price for price in candidate.shares}
         for size in sizes(rules):
             if size not in prices:

@@ -104,20 +104,21 @@ def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | No
 
 
 def _reach(policy_input: PolicyInput, draft: Decision) -> Reach:
-    """Return where the job may run, and how fast it would run there without a share."""
+    """Return the candidates of the job, and how fast it would run there without a share."""
     request, cluster = policy_input.request, policy_input.cluster
-    where = admitted_candidates(policy_input)
+    candidates = admitted_candidates(policy_input)
 
     # Without a share the job would get a GPU that it prefers, else any whole one that it fits on. A slice is the
     # last resort: a manager gives it only to jobs that name it.
-    preferred = [candidate for candidate in where if candidate.name in draft.request.preferred_gpus]
-    fitting = [candidate for candidate in where if candidate.need.fits]
-    usual = preferred or [candidate for candidate in fitting if candidate.gpu.parent_gpu is None] or fitting or where
+    preferred = [candidate for candidate in candidates if candidate.name in draft.request.preferred_gpus]
+    fitting = [candidate for candidate in candidates if candidate.need.fits]
+    whole = [candidate for candidate in fitting if candidate.gpu.parent_gpu is None]
+    usual = preferred or whole or fitting or candidates
 
     return Reach(
         request=request,
         partitions=partitions_of(policy_input),
-        candidates=where,
+        candidates=candidates,
         closed=not any(pool.mps_per_gpu for pool in unknown_pools(policy_input)),
         usual_s=max(map(step_time_s, usual), default=0.0),
         releases=cluster.releases,
@@ -126,7 +127,7 @@ def _reach(policy_input: PolicyInput, draft: Decision) -> Reach:
 
 def _on_share(draft: Decision, choice: Choice, within: Limits, policy_input: PolicyInput) -> Decision:
     """Return *draft* with the share of *choice* in place of the whole GPU."""
-    where = [offer.candidate for offer in choice.offers]
+    candidates = [offer.candidate for offer in choice.offers]
     request = replace(
         draft.request,
         gpu_count=0,
@@ -135,7 +136,7 @@ def _on_share(draft: Decision, choice: Choice, within: Limits, policy_input: Pol
         memory_cap_bytes=choice.cap_bytes,
     )
     if choice.binding:
-        types = tuple(dict.fromkeys(candidate.name for candidate in where))
+        types = tuple(dict.fromkeys(candidate.name for candidate in candidates))
         request = replace(request, preferred_gpus=(), required_gpus=types)
 
     # The user reads the price on the GPU type to try first; where the job has no such type, the highest price.
@@ -151,7 +152,7 @@ def _on_share(draft: Decision, choice: Choice, within: Limits, policy_input: Pol
         reasons += [f"{choice.thread_cap_percent} % of the threads where partners leave them"]
     reasons += _solo_run_reasons(policy_input)
     if choice.binding:
-        reasons += [f"bound to {type_names(where)}, where that holds"]
+        reasons += [f"bound to {type_names(candidates)}, where that holds"]
     return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(shown))
 
 

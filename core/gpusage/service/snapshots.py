@@ -293,6 +293,7 @@ def warm_up_predictors(advisor: Advisor, cluster: Cluster) -> None:
         advisor.hooks.parse_submission(submission, advisor.context(cluster.manager))
         gpus = [advisor.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None]
         for workload in _WARM_UP_WORKLOADS:
+            # Its convolutions, sum, pooling and product pass each kind of kernel that the predictors know.
             advisor.predict(samples.graph(), workload, gpus)
             advisor.price(samples.graph(), workload, gpus, advisor.rules.sharing.sizes)
 

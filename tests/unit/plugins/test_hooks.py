@@ -12,19 +12,13 @@ import pytest
 
 from gpusage.plugins.hooks import Hooks, Implementation
 from gpusage.plugins.loading import make_hooks
-from gpusage_hooks import samples, specs
+from gpusage_hooks import samples
 from gpusage_hooks.errors import PluginError, RequestError
 from gpusage_hooks.managers import Manager, ManagerSettings
 from gpusage_hooks.types import Gpu, ObservedFigures, Workload
 from sites import announced
 
 GPUS = samples.gpus()
-HOOKS = sorted(name for name, hook in vars(specs).items() if hasattr(hook, "gpusage_spec"))
-
-
-@pytest.mark.parametrize("name", HOOKS)
-def test_every_hook_has_a_method(name: str) -> None:
-    assert callable(getattr(Hooks, name))
 
 
 def test_arguments_arrive_by_their_names_however_they_are_passed() -> None:

@@ -8,8 +8,7 @@ below inference.
 What it *requires*, and fails without, is less: cuDNN tries algorithms whose scratch memory is as large as it finds room
 for, and PyTorch's allocator holds what was freed until an allocation fails. Required are the tensors that live at once,
 and what allocator and libraries add where nothing can be freed. How much that is was learned from peaks of runs that
-had no choice: models with hardly any convolution, and models whose tensors fill half of the GPU (the laboratory's
-`memory_need`).
+had no choice: models with hardly any convolution, and models whose tensors fill half of the GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generation on several GPUs: each layer divided among them (tensor parallelism), or the layers (a pipeline).
+"""Decoding on several GPUs: each layer divided among them (tensor parallelism), or the layers (a pipeline).
 
 **Tensor parallelism**, as vLLM and TensorRT-LLM do it. Each GPU has a part of the weights of each linear layer, and
 some heads of each attention with their keys and values. The vectors between layers are whole on each GPU: they are

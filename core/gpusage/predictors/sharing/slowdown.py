@@ -9,7 +9,7 @@ how much of the step the GPU works, which the graph shows, or an earlier run alo
 GPU, so with fewer SMs it takes no longer until its blocks have to wait for one another. Memory is as fast as the part
 says: a share alone has all of it, as far as its SMs can draw it, a slice its own part. What starts a kernel takes as
 long as before. This rule is fitted on kernels that PyTorch launches one by one. Nobody has published what engines,
-compiled passes and text generation cost on shares, and an engine picks kernels that fill the GPU that it is built on.
+compiled passes and decoding cost on shares, and an engine picks kernels that fill the GPU that it is built on.
 So there each kernel is predicted anew on the part as a GPU of its own, with bandwidth in proportion
 (docs/decisions/predictors.md).
 """

@@ -30,7 +30,7 @@ _CHANNELS = ("comment", "variable_comment", "script_comment")
 _EXCLUSIVE = "0"
 """JOB_SHARED_NONE of slurm.h."""
 FIELD_BYTES = 1024
-"""slurmctld's limit on a field that a plugin leaves behind (facts 4)."""
+"""slurmctld's limit on a field that a plugin leaves behind (`_test_strlen` in its job_mgr.c)."""
 
 FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=-]*")
 PLAIN_CONSTRAINT = re.compile(rf"{FEATURE.pattern}(?:(?:&{FEATURE.pattern})*|(?:\|{FEATURE.pattern})*)")
