@@ -91,14 +91,7 @@ class PendingReservations:
         """Return *cluster* with the room that is left of its last observation."""
         with self._lock:
             reservations = sum(self._reservations.values(), Counter[Reservation]())
-
-        own = {}
-        for reservation, times in reservations.items():
-            if reservation.manager == cluster.manager:
-                own[reservation] = times * reservation.count
-        if not own:
-            return cluster
-        return replace(cluster, pools=tuple(_left_of_pool(pool, own) for pool in cluster.pools))
+        return remaining_capacity(cluster, reservations)
 
 
 class RecentJobs:
@@ -136,6 +129,17 @@ class RecentJobs:
         """Return `Cluster.recent_jobs` of *manager*, oldest first."""
         with self._lock:
             return tuple(self._jobs.get(manager, {}).values())
+
+
+def remaining_capacity(cluster: Cluster, reservations: Mapping[Reservation, int]) -> Cluster:
+    """Return *cluster* with the room that *reservations*, each made so many times, leave of its last observation."""
+    own = {}
+    for reservation, times in reservations.items():
+        if reservation.manager == cluster.manager:
+            own[reservation] = times * reservation.count
+    if not own:
+        return cluster
+    return replace(cluster, pools=tuple(_left_of_pool(pool, own) for pool in cluster.pools))
 
 
 def reservation_of(outcome: Outcome, cluster: Cluster) -> Reservation | None:
