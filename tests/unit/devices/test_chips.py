@@ -44,10 +44,7 @@ def is_of_chip(node: ast.AST) -> bool:
     """Return whether *node* reads a generation, a capability or a board, or the name of what is called a GPU."""
     return any(
         isinstance(each, ast.Attribute)
-        and (
-            each.attr in OF_A_CHIP
-            or (each.attr == "name" and ast.unparse(each.value).endswith(("gpu", "board")))
-        )
+        and (each.attr in OF_A_CHIP or (each.attr == "name" and ast.unparse(each.value).endswith(("gpu", "board"))))
         for each in ast.walk(node)
     )
 

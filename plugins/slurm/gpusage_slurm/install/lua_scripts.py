@@ -9,9 +9,11 @@ Invariants:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpusage.settings.configuration import CaptureMode
+from gpusage_hooks.comment import MODEL_NAMES
 
 LUA_FOLDER = Path(__file__).parents[1] / "lua"
 MODULES = ("gpusage.lua", "gpusage_request.lua", "gpusage_cli.lua")
@@ -41,7 +43,9 @@ def job_submit_block(folder: Path, socket: str, limit_ms: float) -> str:
     return _render_block(folder, "gpusage", f"{{ socket = {quoted(socket)}, limit_ms = {limit_ms:g} }}")
 
 
-def cli_filter_block(folder: Path, command: str, limit_s: float, capture: CaptureMode) -> str:
+def cli_filter_block(
+    folder: Path, command: str, limit_s: float, capture: CaptureMode, model_names: Sequence[str] = MODEL_NAMES
+) -> str:
     """Return the lines that make a site's cli_filter.lua send a model's card after its own filter.
 
     Args:
@@ -49,9 +53,11 @@ def cli_filter_block(folder: Path, command: str, limit_s: float, capture: Captur
         command: The `gpusage` command, by its full path.
         limit_s: Limit on reading a model on the login node.
         capture: Whose own runs show their models, as in `LearningSettings`.
+        model_names: How models are named here, those of plugins among them.
     """
-    table = f"{{ command = {quoted(command)}, limit_s = {limit_s:g}, capture = {quoted(capture)} }}"
-    return _render_block(folder, "gpusage_cli", table)
+    names = ", ".join(map(quoted, model_names))
+    settings = f"command = {quoted(command)}, limit_s = {limit_s:g}, capture = {quoted(capture)}"
+    return _render_block(folder, "gpusage_cli", f"{{ {settings}, names = {{ {names} }} }}")
 
 
 def quoted(text: str) -> str:

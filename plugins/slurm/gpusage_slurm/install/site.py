@@ -20,8 +20,10 @@ from pathlib import Path
 
 from gpusage.boundary.edits import Edit, edit_of, read_text
 from gpusage.node.dividing import libexec_folder
+from gpusage.plugins.loading import load_hooks
 from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage.settings.configuration_file import configuration_path, default_configuration, load_configuration
+from gpusage_hooks.comment import MODEL_NAMES
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_slurm.install import node_scripts, slurm_conf
 from gpusage_slurm.install.lua_scripts import (
@@ -136,9 +138,10 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
     ours = configuration.of_manager(SlurmSettings)
     capture = configuration.learning.capture
+    names = (*MODEL_NAMES, *load_hooks().describe_model_names())
     blocks = {
         "job_submit.lua": job_submit_block(site.libexec, configuration.daemon.socket, ours.limit_ms),
-        "cli_filter.lua": cli_filter_block(site.libexec, str(site.command), ours.card_limit_s, capture),
+        "cli_filter.lua": cli_filter_block(site.libexec, str(site.command), ours.card_limit_s, capture, names),
     }
     edits = [
         edit_of(site.folder / name, with_block(read_text(site.folder / name) or "", body))
