@@ -41,7 +41,13 @@ class Catalogue:
         """Index *rows*; a later row replaces an earlier one of the same name, but for what it leaves out."""
         by_name: dict[str, Gpu] = {}
         for gpu in rows:
-            by_name[gpu.name] = with_generation(_completed(gpu, by_name.get(gpu.name)))
+            # A site corrects what it measured of a board; its links, for example, stay those that are known.
+            earlier, known = by_name.get(gpu.name), {}
+            if earlier is not None and earlier.generation == gpu.generation:
+                for each in fields(gpu):
+                    if getattr(gpu, each.name) == each.default != getattr(earlier, each.name):
+                        known[each.name] = getattr(earlier, each.name)
+            by_name[gpu.name] = with_generation(replace(gpu, **known) if known else gpu)
         self._rows = tuple(by_name.values())
 
         # A name overrides an alias, a later row's alias an earlier one's.
@@ -163,17 +169,6 @@ def _generations() -> Mapping[str, Mapping[str, Any]]:
     for row in json.loads(text):
         generations[row["generation"]] = row
     return generations
-
-
-def _completed(gpu: Gpu, earlier: Gpu | None) -> Gpu:
-    """Return *gpu* with what it leaves out and *earlier* says, the row of its name that it replaces."""
-    if earlier is None or earlier.generation != gpu.generation:
-        return gpu
-
-    # A site corrects what it measured of a board; its links, for example, stay those that are known.
-    left_out = [each.name for each in fields(gpu) if getattr(gpu, each.name) == each.default]
-    known = {name: getattr(earlier, name) for name in left_out}
-    return gpu if known == {name: getattr(gpu, name) for name in left_out} else replace(gpu, **known)
 
 
 def with_generation(gpu: Gpu) -> Gpu:
