@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from gpusage.cli import main
 from gpusage_hooks import specs
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -102,16 +104,61 @@ def test_an_example_of_a_client_is_the_one_that_is_run(file: str) -> None:
     assert blocks(example)[0] == (CLIENTS / file).read_text(encoding="utf-8")
 
 
-def links() -> Iterator[tuple[Path, str]]:
-    """Yield each relative link of each page."""
-    for page in sorted((*DOCS.rglob("*.md"), *LAB_DOCS.glob("*.md"))):
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+PAGES = sorted((*DOCS.parent.glob("*.md"), *DOCS.rglob("*.md"), *LAB_DOCS.glob("*.md")))
+
+
+def links() -> Iterator[tuple[Path, str, str]]:
+    """Yield each relative link of each page: the page, the other one, and the heading's anchor, which may be empty."""
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
-                yield page, target
+                yield page, target, anchor
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w -]", "", heading).strip().replace(" ", "-") for heading in plain}
 
 
 def test_every_link_leads_somewhere() -> None:
-    assert [f"{page.name}: {target}" for page, target in links() if not (page.parent / target).exists()] == []
+    dead = []
+    for page, target, anchor in links():
+        path = (page.parent / target) if target else page
+        if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
+            dead.append(f"{page.name}: {target}#{anchor}")
+    assert dead == []
+
+
+def commands() -> Iterator[tuple[Path, list[str]]]:
+    """Yield the plain words of each command of gpusage in a page's code, in a line or in a block.
+
+    Left out are blocks that a command printed, and the pages that say which commands are gone.
+    """
+    for page in PAGES:
+        if page.name == "CHANGELOG.md" or page.parent.name == "decisions":
+            continue
+        text = re.sub(r"^<!-- m.*?^<!-- end", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        fenced = "\n".join(re.findall(r"^```\w*\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL))
+        lines = re.findall(r"^(?:\$ )?(?:\S+/)?gpusage ([a-z][a-z -]*)", fenced, flags=re.MULTILINE)
+        for line in (*lines, *re.findall(r"`gpusage ([a-z][a-z -]*)", text)):
+            yield page, re.split(r" -| $", line)[0].split()
+
+
+def test_every_command_on_a_page_exists() -> None:
+    unknown = set()
+    for page, words in commands():
+        group: click.Command = main
+        for word in words:
+            if not isinstance(group, click.Group):
+                break  # the rest are its arguments
+            command = group.get_command(click.Context(group), word)
+            if command is None:
+                unknown.add(f"{page.name}: gpusage {' '.join(words)}")
+                break
+            group = command
+    assert unknown == set()
 
 
 def test_a_difference_is_seen() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from math import gcd, prod
 from types import MappingProxyType
@@ -24,13 +24,6 @@ MODEL_NAMES = ("*.onnx", "*.pt2", "*.card.json", "*config.json", "timm:*", "torc
 """The names of the models that gpusage itself reads; the hook `describe_model_names` adds a plugin's."""
 
 _JOBS: Mapping[Mode, str] = MappingProxyType({"train": "a training job", "infer": "an inference job"})
-_STRATEGIES: Mapping[Mode, tuple[str, str]] = MappingProxyType(
-    {
-        "train": ("must not be pipeline in training, which has a key of that name", "Write 'pipeline=2'"),
-        "infer": ("must be pipeline in inference", "Remove 'strategy' or write 'strategy=pipeline'"),
-    }
-)
-"""What a strategy must be, and what to write else."""
 _OURS = re.compile(r"(?:^|[\s;,])gpusage:", re.IGNORECASE)
 _ALMOST_OURS = re.compile(r"(?:^|[\s;,])gpusage[\s;,]+model=")
 _ONLY_LEARN = re.compile(r"\s*learn=(\w+)\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
@@ -193,60 +186,72 @@ def _unquoted(text: str) -> str:
 def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the parsed value of each key of *texts*, all of which belong together."""
     values = {key: JOB_KEYS[key].kind.parse(key, text) for key, text in texts.items()}
-    for key, rule, cure in contradictions(values):
+    for key, rule, cure in contradictions(values, _spelled):
         refuse(key, rule, texts[key], cure)
     if "generate" in values:  # only a model that answers has tokens to generate, so the mode need not be written
         values.setdefault("mode", "infer")
     return values
 
 
-def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _spelled(key: str, value: str = "") -> str:
+    return repr(f"{key}={value}") if value else repr(key)
+
+
+def contradictions(values: Mapping[str, Any], spell: Callable[..., str]) -> Iterator[tuple[str, str, str]]:
     """Yield each key of *values* that cannot stand beside the others, with the rule and the way out; the first counts.
 
-    The arguments of the Python API keep to the same rules.
+    Args:
+        values: By key, parsed. The arguments of the Python API keep to the same rules.
+        spell: Returns a key, or a key and its value as a comment has it, as the user writes them.
     """
     mode: Mode = values.get("mode", "infer" if "generate" in values else Workload().mode)
 
     # Each key by itself: its mode, and the key without which it means nothing.
-    why_infer = "'mode=infer'" if "mode" in values else "'generate'"
+    why_infer = spell("mode", "infer") if "mode" in values else spell("generate")
     for key in values:
         row = JOB_KEYS[key]
         if mode not in row.modes:
-            cure = f"Add 'mode=infer' or remove {key!r}" if mode == "train" else f"Remove {key!r} or {why_infer}"
+            add = f"Add {spell('mode', 'infer')} or remove {spell(key)}"
+            cure = add if mode == "train" else f"Remove {spell(key)} or {why_infer}"
             yield key, f"belongs to {_JOBS[row.modes[0]]}", cure
         if row.requires and row.requires not in values:
             of_copy = prod(values.get(name, 1) for name in ("tensor", "context", "pipeline", "expert"))
             count = of_copy if row.requires == "gpus" and of_copy > 1 else JOB_KEYS[row.requires].example
-            yield key, f"must stand beside {row.requires!r}", f"Add '{row.requires}={count}' or remove {key!r}"
+            cure = f"Add {spell(row.requires, str(count))} or remove {spell(key)}"
+            yield key, f"must stand beside {spell(row.requires)}", cure
 
     # Several GPUs.
     if values.get("gpus", 1) > 1 and mode == "infer" and "generate" not in values:
-        yield "gpus", "must stand beside 'generate' in inference", "Add 'generate=512+128'"
-    if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):
-        yield "strategy", *_STRATEGIES[mode]
+        yield "gpus", f"must stand beside {spell('generate')} in inference", f"Add {spell('generate', '512+128')}"
+    if values.get("strategy") == "pipeline" and mode == "train":
+        rule = f"must not be pipeline in training, where {spell('pipeline')} counts the stages"
+        yield "strategy", rule, f"Write {spell('pipeline', '2')}"
+    if values.get("strategy", "pipeline") != "pipeline" and mode == "infer":
+        cure = f"Remove {spell('strategy')} or write {spell('strategy', 'pipeline')}"
+        yield "strategy", "must be pipeline in inference", cure
     if "gpus" in values:  # the other keys that divide a job mean nothing without it
-        yield from _indivisible_gpus(values)
+        yield from _indivisible_gpus(values, spell)
 
     # What is trained, and in which precision; a loop over shares of the parameters may end with all of them.
     divides = next((key for key in ("tensor", "expert") if values.get(key, 1) > 1), None)
     is_partial = values.get("trainable", 1) < 1
     if "lora" in values and divides:
-        yield "lora", f"must not stand beside {divides!r}, which divides no adapters", "Remove one of the two"
+        yield "lora", f"must not stand beside {spell(divides)}, which divides no adapters", "Remove one of the two"
     if "lora" in values and is_partial:
-        yield "lora", "must not stand beside 'trainable'", "Remove one of the two"
+        yield "lora", f"must not stand beside {spell('trainable')}", "Remove one of the two"
     if values.get("precision") in QUANTISED and mode != "infer" and not (is_partial or "lora" in values):
-        mixed = "Write 'precision=fp8-mixed', or add" if values["precision"] == "fp8" else "Add"
+        mixed = f"Write {spell('precision', 'fp8-mixed')}, or add" if values["precision"] == "fp8" else "Add"
         rule = "of quantised weights must stand beside adapters in training"
-        yield "precision", rule, f"{mixed} 'lora=16' or 'mode=infer'"
+        yield "precision", rule, f"{mixed} {spell('lora', '16')} or {spell('mode', 'infer')}"
     if values.get("precision") == "fp8-mixed" and mode == "infer":
-        yield "precision", "must be another in inference", "Write 'precision=fp8'"
+        yield "precision", "must be fp8-mixed in training alone", f"Write {spell('precision', 'fp8')}"
 
 
-def _indivisible_gpus(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _indivisible_gpus(values: Mapping[str, Any], spell: Callable[..., str]) -> Iterator[tuple[str, str, str]]:
     """Yield what keeps the GPUs of a job from being divided into as many groups as its *values* say."""
     of_a_batch = prod(values.get(key, 1) for key in ("tensor", "context", "pipeline"))
     if values["gpus"] % of_a_batch:
-        cure = f"Write 'gpus={of_a_batch}' or a multiple of it"
+        cure = f"Write {spell('gpus', str(of_a_batch))} or a multiple of it"
         yield "gpus", f"must be a multiple of tensor x context x pipeline, {of_a_batch}", cure
 
     # Context parallelism divides no weights, so its GPUs train the same ones.
@@ -254,5 +259,5 @@ def _indivisible_gpus(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str
     if alike % values.get("expert", 1):
         rule = f"must divide the number of GPUs that train the same weights, gpus / (tensor x pipeline) = {alike}"
         common = max(gcd(alike, values["expert"]), gcd(alike, 2))  # experts are mostly even
-        cure = f"Write 'expert={common}'" if common > 1 else f"Write 'gpus={values['gpus'] * values['expert']}'"
-        yield "expert", rule, f"{cure} or remove 'expert'"
+        cure = spell("expert", str(common)) if common > 1 else spell("gpus", str(values["gpus"] * values["expert"]))
+        yield "expert", rule, f"Write {cure} or remove {spell('expert')}"

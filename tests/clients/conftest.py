@@ -10,14 +10,13 @@ from dataclasses import replace
 import pytest
 
 from gpusage_hooks.errors import RequestError
+from gpusage_sandboxes import slurm, yarn
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
 from gpusage_sandboxes.packages import require_apt
 from gpusage_sandboxes.slurm.creation import install_plugin
 from gpusage_sandboxes.yarn.hadoop import prepare_java
 from gpusage_sandboxes.yarn.jar import build_jar
 from gpusage_sandboxes.yarn.settings import with_gpusage
-from gpusage_slurm import sandbox as slurm
-from gpusage_yarn import sandbox as yarn
 from slurm_clients import SlurmPair
 from slurm_jobs import GENEROUS
 from yarn_clients import YarnPair

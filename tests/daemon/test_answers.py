@@ -53,7 +53,7 @@ def test_the_same_question_again_gets_the_same_answer_and_a_record_of_its_own(da
     assert answers[0] == answers[1] == answers[2]
     assert [mark.number for mark in marks[::-1] if mark] == [record.number for record in daemon.records()]
     assert len({mark.number for mark in marks if mark}) == 3
-    assert daemon.status()["asks"]["remembered"] >= 1
+    assert daemon.status()["lines"]["remembered"] >= 1
 
 
 def test_who_looks_for_a_first_byte_has_one_before_the_answer_to_a_new_question(daemon: Daemon) -> None:
@@ -74,7 +74,7 @@ def test_jobs_that_differ_in_user_name_and_script_alone_are_judged_once(daemon: 
     for number in range(6):
         fields = {"user_id": str(1000 + number), "name": f"job-{number}", "script_digest": f"{number:016}"}
         daemon.ask(daemon.question(**fields))
-    assert daemon.status()["asks"]["remembered"] >= 1
+    assert daemon.status()["lines"]["remembered"] >= 1
     assert [record.origin for record in daemon.records()] == [f"uid {1000 + number}" for number in (5, 4, 3, 2, 1, 0)]
 
 
@@ -124,7 +124,7 @@ def test_a_dry_run_is_answered_and_is_no_job(daemon: Daemon) -> None:
     assert not [key for key in answer if key.startswith(("set.", "env.", "mark"))]
     daemon.ask()
     assert len(daemon.records()) == 2
-    assert daemon.status()["asks"]["rewrite"] == 3
+    assert daemon.status()["lines"]["rewrite"] == 3
 
 
 def test_another_manager_than_any_adapter_knows_is_declined(daemon: Daemon) -> None:
@@ -162,7 +162,7 @@ def test_a_card_that_is_none_is_kept(daemon: Daemon) -> None:
         answer = daemon.ask(daemon.question(forged))
         assert (answer["code"], set(answer)) == ("KEEP", {"v", "code", "message", "mark"})
     assert daemon.ask()["code"] == "REWRITE"
-    assert daemon.status()["asks"]["failed"] == 0
+    assert daemon.status()["lines"]["failed"] == 0
 
 
 def test_a_malformed_comment_is_kept_and_the_user_told(daemon: Daemon) -> None:
@@ -179,7 +179,7 @@ def test_a_fault_in_a_plugin_is_kept_logged_and_counted(daemon: Daemon) -> None:
         answer = daemon.ask(daemon.question(daemon.card("fault=1")))
         assert "ZeroDivisionError" in answer.pop("mark")
         assert answer == KEEP_ANSWER
-    assert daemon.status()["asks"]["failed"] == 2
+    assert daemon.status()["lines"]["failed"] == 2
     assert "ZeroDivisionError" in daemon.log()
     assert "ZeroDivisionError" in daemon.records()[0].decision.reasons[0]
 
@@ -197,7 +197,7 @@ def test_a_slow_decision_is_answered_in_time_and_remembered_for_the_next_job(idl
     assert (record.model, record.rendered.before, record.rendered.after) == ("tiny.onnx", "gres/gpu:1", "gres/gpu:1")
     assert answer["message"] == f"{record.decision.reasons[0]}. The request stays as it is."
     idle.wait(lambda: idle.ask(slow)["code"] == "REWRITE")
-    assert idle.status()["asks"]["overdue"] >= 1
+    assert idle.status()["lines"]["overdue"] >= 1
 
 
 def test_a_job_that_waited_behind_a_slow_one_is_recorded_with_its_request_and_remembered_too(idle: Daemon) -> None:
@@ -206,7 +206,7 @@ def test_a_job_that_waited_behind_a_slow_one_is_recorded_with_its_request_and_re
     behind = idle.question(idle.card("behind"), comment="model=behind.onnx")
     with idle.connected() as connection:
         connection.sendall(_line(idle.question(idle.card("sleep=1.5"), comment="model=slow.onnx")))
-        idle.wait(lambda: idle.status()["asks"]["requests"] == 1)
+        idle.wait(lambda: idle.status()["lines"]["requests"] == 1)
         soon_s = time.time() + 0.2
         assert idle.ask({**behind, "until_s": soon_s}) == {**KEEP_ANSWER, "overdue": "1"}
         # It says nothing to us, and nobody knew.
@@ -218,7 +218,7 @@ def test_a_job_that_waited_behind_a_slow_one_is_recorded_with_its_request_and_re
     assert "longer than the limit" in records["behind.onnx"].decision.reasons[0]
     assert records[None].decision.code.value == "DECLINE"
     assert idle.ask(behind)["code"] == "REWRITE"
-    assert idle.status()["asks"]["overdue"] == 3
+    assert idle.status()["lines"]["overdue"] == 3
 
 
 def test_an_answer_that_comes_after_the_clients_deadline_is_recorded_as_what_it_was(daemon: Daemon) -> None:
@@ -256,10 +256,10 @@ def test_remembered_questions_are_answered_while_a_slow_one_is_decided(idle: Dae
     """A forged card that takes long holds up nobody who asks what was asked before."""
     idle.start()
     idle.wait(lambda: idle.ask()["code"] == "REWRITE")
-    before = idle.status()["asks"]["requests"]
+    before = idle.status()["lines"]["requests"]
     with idle.connected() as connection:
         connection.sendall(_line(idle.question(idle.card("sleep=30"))))
-        idle.wait(lambda: idle.status()["asks"]["requests"] > before)
+        idle.wait(lambda: idle.status()["lines"]["requests"] > before)
         begun_s = time.monotonic()
         idle.ask()
         assert time.monotonic() - begun_s < 15

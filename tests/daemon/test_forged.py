@@ -68,7 +68,7 @@ def test_memory_stays_below_150_mb_whatever_is_forged(daemon: Daemon, forgery: s
     highest = daemon.highest_memory_bytes()
     print(f"{forgery}: {highest / 1e6:.0f} MB after {COUNT} cards")
     assert highest <= LIMIT_BYTES
-    assert daemon.status()["asks"]["failed"] == 0
+    assert daemon.status()["lines"]["failed"] == 0
     assert daemon.ask()["code"] == "REWRITE"
 
 
@@ -81,7 +81,7 @@ def test_memory_stays_below_150_mb_whatever_batch_sizes_one_card_is_asked_for(da
     highest = daemon.highest_memory_bytes()
     print(f"batch sizes: {highest / 1e6:.0f} MB after {BATCH_SIZES}")
     assert highest <= LIMIT_BYTES
-    assert daemon.status()["asks"]["failed"] == 0
+    assert daemon.status()["lines"]["failed"] == 0
 
 
 def test_one_users_slow_cards_do_not_keep_the_others_waiting(daemon: Daemon) -> None:
@@ -89,7 +89,7 @@ def test_one_users_slow_cards_do_not_keep_the_others_waiting(daemon: Daemon) -> 
     answers = [daemon.ask(daemon.question(FORGERIES["kinds"](number), user_id="66")) for number in range(12)]
     assert "took more than 0.2 s of gpusaged's time" in answers[-1]["message"]
     assert answers[-1]["code"] == "KEEP"
-    assert daemon.status()["asks"]["spent"] >= 1
+    assert daemon.status()["lines"]["spent"] >= 1
     assert daemon.ask(daemon.question(daemon.card("another"), user_id="67"))["code"] == "REWRITE"
     spent = daemon.records()[1]
     assert (spent.decision.code.value, spent.rendered.before) == ("KEEP", "gres/gpu:1")
@@ -99,5 +99,5 @@ def test_reading_a_request_is_charged_to_its_user_as_well(daemon: Daemon) -> Non
     """Ten requests per second that were slow to read made the others' new models late, and nobody saw whose."""
     for number in range(8):
         daemon.ask(daemon.question(user_id="66", comment=f"model=toil.onnx,batch={number + 1}"))
-    assert daemon.status()["asks"]["spent"] >= 1
+    assert daemon.status()["lines"]["spent"] >= 1
     assert daemon.ask(daemon.question(user_id="67"))["code"] == "REWRITE"

@@ -48,4 +48,4 @@ def test_a_ruling_that_binds_nothing_is_remembered_as_ever(idle: Daemon) -> None
     idle.behave(free=0)
     idle.start()
     assert bound([idle.ask() for _ in range(20)]) == 0
-    assert idle.status()["asks"]["remembered"] >= 10
+    assert idle.status()["lines"]["remembered"] >= 10

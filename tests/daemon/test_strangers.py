@@ -87,7 +87,7 @@ def test_a_stranger_whom_the_file_system_lets_in_is_sent_away(daemon: Daemon) ->
     daemon.socket.chmod(0o666)
     got = as_nobody(daemon.socket, *[json_line(daemon.question())] * 20)
     assert {*got} <= {"", "BrokenPipeError", "ConnectionResetError"}
-    assert daemon.status()["asks"]["refused"] == 20
+    assert daemon.status()["lines"]["refused"] == 20
     assert 1 <= daemon.log().count("uid 65534 may not ask") <= 2  # a minute may end in between
     assert daemon.records() == ()
 
@@ -97,8 +97,8 @@ def test_nobody_gets_a_verdict_where_the_status_is_told(daemon: Daemon) -> None:
     for _ in range(20):
         assert json.loads(daemon.raw(json_line(daemon.question()), looking=True)) == KEEP_ANSWER
         assert json.loads(daemon.raw(b"garbage\n", looking=True)) == KEEP_ANSWER
-    asks = daemon.status()["asks"]
-    assert (asks["refused"], asks["malformed"], asks["requests"]) == (20, 20, 0)
+    lines = daemon.status()["lines"]
+    assert (lines["refused"], lines["malformed"], lines["requests"]) == (20, 20, 0)
     assert 1 <= daemon.log().count(f"uid {os.geteuid()}") <= 2
 
 
@@ -122,7 +122,7 @@ def test_visitors_who_say_nothing_hold_a_few_places_for_a_moment(daemon: Daemon)
 def test_a_client_that_does_not_speak_the_protocol_is_heard_once(daemon: Daemon) -> None:
     """Also one who may ask: whatever follows a malformed line is as likely to be none."""
     assert daemon.all(b"\n" * 1000 + PING) == json_line(KEEP_ANSWER)
-    assert daemon.status()["asks"]["malformed"] == 1
+    assert daemon.status()["lines"]["malformed"] == 1
 
 
 def test_one_who_asks_much_at_once_is_answered_in_order_with_others_in_between(daemon: Daemon) -> None:

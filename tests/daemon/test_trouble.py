@@ -56,14 +56,14 @@ def unmarked(answer: dict[str, str]) -> dict[str, str]:
 def test_garbage_is_kept_counted_and_logged(daemon: Daemon, line: bytes) -> None:
     """A client of another version must not take it for an order."""
     assert json.loads(daemon.raw(line)) == KEEP_ANSWER
-    assert daemon.status()["asks"]["malformed"] == 1
+    assert daemon.status()["lines"]["malformed"] == 1
     assert alive(daemon)
 
 
 def test_half_a_line_is_no_question(daemon: Daemon) -> None:
     """The client that hangs up is not answered, and nothing is recorded."""
     assert daemon.raw(json_line(daemon.question())[:-20], shut=True) == b""
-    assert daemon.status()["asks"]["requests"] == 0
+    assert daemon.status()["lines"]["requests"] == 0
 
 
 def test_a_line_in_pieces_is_one_question(daemon: Daemon) -> None:
@@ -171,7 +171,7 @@ def test_sigterm_lets_a_question_in_work_be_answered(daemon: Daemon) -> None:
     assert daemon.process is not None
     with daemon.connected() as connection:
         connection.sendall(json_line(daemon.question(daemon.card("sleep=0.3"))))
-        daemon.wait(lambda: daemon.status()["asks"]["requests"] == 1)
+        daemon.wait(lambda: daemon.status()["lines"]["requests"] == 1)
         assert daemon.stop() == 0
         assert json.loads(connection.recv(65536))["code"] == "REWRITE"
     assert len(daemon.records()) == 1

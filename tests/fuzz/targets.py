@@ -175,7 +175,7 @@ def socket_taker(_: Path) -> Iterator[Consumer]:
             assert daemon.highest_memory_bytes() <= MEMORY_LIMIT_BYTES
 
         yield consume
-        assert daemon.status()["asks"]["failed"] == 0
+        assert daemon.status()["lines"]["failed"] == 0
         assert daemon.stop() == 0
 
 

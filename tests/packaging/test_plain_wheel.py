@@ -51,7 +51,7 @@ def test_without_the_second_wheel_its_commands_say_which_one_to_install(plain: I
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"gpusage: error: Command '{command}' must come from gpusage-desk, which is not installed. "
-        "Install it: pip install gpusage-desk.\n"
+        f"Install gpusage_desk-{version('gpusage')}-py3-none-any.whl beside gpusage.\n"
     )
 
 

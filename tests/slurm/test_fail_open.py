@@ -267,7 +267,7 @@ def test_daemon_of_another_user_that_does_not_trust_slurmctld(daemon: Sandbox) -
         assert process.poll() is None
         assert_untouched(daemon)
         # On a busy machine some are given up before they are read.
-        wait_until(lambda: gpusaged_status(daemon)["asks"]["refused"] >= SUBMISSIONS // 2 or one_more(daemon))
+        wait_until(lambda: gpusaged_status(daemon)["lines"]["refused"] >= SUBMISSIONS // 2 or one_more(daemon))
     finally:
         process.terminate()
         process.wait()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.store.opening import open_store
+from gpusage.store.rows import UsageQuery
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.creation import install_plugin
@@ -107,8 +108,8 @@ def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     whole = "" if sandbox.installation.major_minor >= CHANGES_PENDING_GRES else "100"
     assert second.startswith(f"cap= percent={whole} restarts=1\nstep percent={whole}\n")
     store = open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")
-    wait_until(lambda: store.usage(job_id=job))
-    (seen,) = store.usage(job_id=job)
+    wait_until(lambda: store.usage(UsageQuery(job_id=job)))
+    (seen,) = store.usage(UsageQuery(job_id=job))
     assert (seen.usage.outcome, seen.usage.number) == ("out_of_memory", number)
     assert 0 <= seen.usage.ended_at_s - seen.usage.started_at_s < SLURMS_OWN_WAIT_S  # Slurm counts whole seconds
     assert datetime.fromisoformat(job_then["StartTime"]).timestamp() > seen.usage.ended_at_s + 2

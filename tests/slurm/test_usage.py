@@ -13,6 +13,7 @@ import pytest
 
 from gpusage.node.sampler.usage_reports import parse_usage_reports
 from gpusage.store.opening import open_store
+from gpusage.store.rows import UsageQuery
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.creation import install_plugin
 from mps import control_in, driver_in
@@ -118,10 +119,10 @@ def test_a_jobs_usage_is_in_the_store_and_its_user_is_told(sandbox: Sandbox) -> 
     text = " ".join(sandbox.run("gpusage", "decisions", job).stdout.split())
     assert "used 40 % of its time, 30 % of its SMs, 2.8 GiB, completed after" in text
     with closing(open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")) as store:
-        (observed,) = store.usage(job_id=job)
+        (observed,) = store.usage(UsageQuery(job_id=job))
         assert observed.decision is not None
         assert observed.decision.number == decision["number"]
-        (unmarked,) = store.usage(job_id=other)
+        (unmarked,) = store.usage(UsageQuery(job_id=other))
         assert (unmarked.decision, unmarked.usage.number, unmarked.usage.gpu_count) == (None, "", 1)
         assert unmarked.usage.account == usage["account"]
         assert unmarked.usage.partition == usage["partition"] == "gpu"

@@ -26,6 +26,7 @@ from gpusage.devices.shares import memory_cap_bytes
 from gpusage.service import client
 from gpusage.service.reservations import Reservation
 from gpusage.store.opening import open_store
+from gpusage.store.rows import UsageQuery
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import MIB
 from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
@@ -228,7 +229,7 @@ def test_a_command_that_runs_out_of_its_share_s_memory_runs_once_more_with_a_who
     (miss,) = collect_misses(cluster.get)
     with closing(open_store(f"sqlite:///{cluster.layout.state}/decisions.db")) as store:
         store.record_usage([miss])
-        (observed,) = store.usage(job_id=done.stdout.strip())
+        (observed,) = store.usage(UsageQuery(job_id=done.stdout.strip()))
         assert observed.decision is not None
         assert observed.decision.model == f"{MODELS}/dlrm.onnx"
 

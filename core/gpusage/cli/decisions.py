@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import csv
 import pwd
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from gpusage.settings.configuration_file import load_configuration, read_configu
 from gpusage.store.annotation import parse_annotation
 from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import describe_location, open_store
+from gpusage.store.rows import UsageQuery
 from gpusage_hooks.errors import GpuUsageError, PluginError, RequestError
 from gpusage_hooks.types import AnnotatedJob, DecisionRecord, JobState, Usage
 
@@ -49,26 +51,19 @@ def write_profiles(folder: Path) -> None:
 
     try:
         for gpu, rows in by_gpu.items():
-            _write(folder / "profile" / f"site-{_file_name(gpu)}.csv", rows)
+            (folder / "profile").mkdir(parents=True, exist_ok=True)
+            # A GPU's name is perhaps a driver's, with signs that no file name should have.
+            name = re.sub(r"[^\w.-]|_", "-", gpu)
+            with (folder / "profile" / f"site-{name}.csv").open("w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+                writer.writeheader()
+                writer.writerows({name: _harmless(cell) for name, cell in row.items()} for row in rows)
     except OSError as error:
         message = f"Folder {str(folder)!r} must be one that you may write; got: {error}. Name another one."
         raise RequestError(message) from error
 
     count = sum(map(len, by_gpu.values()))
     tables.show(f"{count} of {len(observations)} runs were alone on a whole GPU: {count} rows in {folder / 'profile'}.")
-
-
-def _file_name(gpu: str) -> str:
-    """Return the name of a GPU, perhaps a driver's, as a valid file name."""
-    return "".join(character if character.isalnum() or character in "-." else "-" for character in gpu)
-
-
-def _write(path: Path, rows: Sequence[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: _harmless(cell) for name, cell in row.items()} for row in rows)
 
 
 def _harmless(cell: Cell) -> Cell:
@@ -173,14 +168,13 @@ def latest(count: int, user: str) -> tuple[JobHistory, ...]:
 
     # The managers are asked only for decisions whose jobs have not reported a run yet: they may take seconds.
     by_number = _jobs_by_number(user) if any(not runs for _, runs in entries) else {}
-    return tuple(_entry(record, runs, by_number.get(record.number, [])) for record, runs in entries)
-
-
-def _entry(record: DecisionRecord, runs: tuple[Usage, ...], jobs: list[AnnotatedJob]) -> JobHistory:
-    # Any user may write another's number into the tags of a YARN application.
-    jobs = [job for job in jobs if record.origin in origins_of(job.user)]
-    ids = tuple(dict.fromkeys([*(job.job_id for job in jobs), *(run.job_id for run in runs)]))
-    return jobs[0] if len(jobs) == len(ids) == 1 else None, record, runs, ids
+    histories: list[JobHistory] = []
+    for record, runs in entries:
+        # Any user may write another's number into the tags of a YARN application.
+        jobs = [job for job in by_number.get(record.number, ()) if record.origin in origins_of(job.user)]
+        ids = tuple(dict.fromkeys([*(job.job_id for job in jobs), *(run.job_id for run in runs)]))
+        histories.append((jobs[0] if len(jobs) == len(ids) == 1 else None, record, runs, ids))
+    return tuple(histories)
 
 
 def _jobs_by_number(user: str) -> dict[str, list[AnnotatedJob]]:
@@ -238,7 +232,7 @@ def _with_records(jobs: Iterable[AnnotatedJob]) -> Iterator[JobHistory]:
 
 def _runs(store: DecisionStore, number: str) -> tuple[Usage, ...]:
     """Return what the jobs with the record *number* did, the first run first; all tasks of an array have one number."""
-    return tuple(observed.usage for observed in store.usage(number=number)[::-1]) if number else ()
+    return tuple(observed.usage for observed in store.usage(UsageQuery(number=number))[::-1]) if number else ()
 
 
 def _store() -> DecisionStore:

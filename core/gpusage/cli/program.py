@@ -23,7 +23,7 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import wraps
 from types import MappingProxyType
@@ -154,8 +154,7 @@ class LazyGroup(click.Group):
         if name not in BUILT_IN:
             namesakes = [each for each in _commands(_hooks().commands_of(name)) if each.name == name]
             for namesake in namesakes[:1]:
-                own: Container[str] = namesake.commands if isinstance(namesake, click.Group) else rest
-                if not rest or rest[0] in own:
+                if not isinstance(namesake, click.Group) or (rest and rest[0] in namesake.commands):
                     return name, namesake, rest
 
         command = self.get_command(ctx, name)
@@ -229,10 +228,12 @@ def _merged(commands: Sequence[click.Command]) -> click.Command:
 
 
 def _missing_wheel(*command: str) -> click.UsageError:
-    name = " ".join(command)
-    return click.UsageError(
-        f"Command {name!r} must come from {DESK_WHEEL}, which is not installed. Install it: pip install {DESK_WHEEL}"
-    )
+    from importlib.metadata import version
+
+    # A name for pip would be anybody's to register: the sentence names the file that is made with this version.
+    wheel = f"{DESK_WHEEL.replace('-', '_')}-{version('gpusage')}-py3-none-any.whl"
+    message = f"Command {' '.join(command)!r} must come from {DESK_WHEEL}, which is not installed. Install {wheel}"
+    return click.UsageError(f"{message} beside gpusage")
 
 
 def _commands(answer: Iterable[object]) -> list[click.Command]:

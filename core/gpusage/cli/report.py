@@ -29,7 +29,7 @@ from gpusage.reports.report import Period, Report, period_of_month, report_of
 from gpusage.reports.user_text import Writing, user_text
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
-from gpusage.store.rows import Observation
+from gpusage.store.rows import Observation, UsageQuery
 from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
 from gpusage_hooks.types import DecisionRecord, Gpu, Usage
 
@@ -151,7 +151,7 @@ def _read_runs(
     try:
         with closing(open_store(url)) as store:
             records = store.since(period.previous_since_s, origins)
-            seen = store.usage(since_s=period.previous_since_s, user=user_name(period.user) or None)
+            seen = store.usage(UsageQuery(since_s=period.previous_since_s, user=user_name(period.user) or None))
             accounted, troubles = _read_accounting(period, advisor)  # takes minutes, so who may not read waits for none
             known = {record.number: record for record in records}
             observations = with_accounting(seen, accounted, lambda number: known.get(number) or store.find(number))

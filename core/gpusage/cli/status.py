@@ -41,7 +41,7 @@ def show_status(*, as_json: bool) -> None:
 
 def daemon_lines(status: Table) -> Iterator[str]:
     """Yield how the daemon fares."""
-    request_handler, records = status.get("asks", {}), status.get("records", {})
+    lines, records = status.get("lines", {}), status.get("records", {})
     only = ", ".join(status.get("enforce_in", ())) if status.get("mode") == "enforce" else ""
     where = f" in {only} alone" if only else ""
     yield f"gpusaged {status.get('version')}, up {status.get('uptime_s')} s, mode {status.get('mode')}{where}"
@@ -52,7 +52,7 @@ def daemon_lines(status: Table) -> Iterator[str]:
     trouble = f"; not usable, the last good one is in force: {error}" if error else ""
     yield f"configuration: {configuration.get('path')}{trouble}"
 
-    yield "questions: " + ", ".join(f"{name} {count}" for name, count in request_handler.items())
+    yield "questions: " + ", ".join(f"{name} {count}" for name, count in lines.items())
     missed = ", ".join(f"{count} {_MISSED.get(why, why)}" for why, count in status.get("missed", {}).items() if count)
     yield f"left unchanged without an answer: {missed or 'none'}"
     yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)

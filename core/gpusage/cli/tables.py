@@ -93,7 +93,12 @@ def show_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
             show(*([f"Not shown, the terminal is too narrow: {', '.join(missing)}."] if missing else []))
             return
 
-    show("\n\n".join(_paragraph(columns, row) for row in rows))
+    # A paragraph for each row: its first cell is the title, empty cells are left out.
+    paragraphs = []
+    for first, *others in rows:
+        cells = zip(columns[1:], others, strict=True)
+        paragraphs.append("\n".join([first, *(f"  {column.title}: {cell}" for column, cell in cells if cell)]))
+    show("\n\n".join(paragraphs))
 
 
 def show_filled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
@@ -140,12 +145,6 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, gap: int
     for row in rows:
         table.add_row(*map(visible_lines, row))
     return table
-
-
-def _paragraph(columns: Sequence[Column], row: Sequence[str]) -> str:
-    """Return a row as lines: the first cell is the title, empty cells are left out."""
-    cells = zip(columns[1:], row[1:], strict=True)
-    return "\n".join([row[0], *(f"  {column.title}: {cell}" for column, cell in cells if cell)])
 
 
 def time_text(figure: Interval) -> str:

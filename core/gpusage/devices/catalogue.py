@@ -16,7 +16,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -38,8 +38,11 @@ class Catalogue:
     """GPUs by name, alias, NVML name and the type name of a workload manager."""
 
     def __init__(self, rows: Sequence[Gpu]) -> None:
-        """Index *rows*; a later row replaces an earlier one of the same name."""
-        self._rows = tuple({gpu.name: with_generation(gpu) for gpu in rows}.values())
+        """Index *rows*; a later row replaces an earlier one of the same name, but for what it leaves out."""
+        by_name: dict[str, Gpu] = {}
+        for gpu in rows:
+            by_name[gpu.name] = with_generation(_completed(gpu, by_name.get(gpu.name)))
+        self._rows = tuple(by_name.values())
 
         # A name overrides an alias, a later row's alias an earlier one's.
         self._by_key: dict[str, Gpu] = {}
@@ -148,6 +151,7 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
         linked_gpu_count=row.get("linked_gpu_count"),
         usual_network_bytes_per_s=network_gbit_per_s and network_gbit_per_s * BYTES_PER_GBIT,
         measured_as=row["name"],
+        is_measured_in_half=row.get("is_measured_in_half", False),
     )
     return with_generation(gpu)
 
@@ -159,6 +163,17 @@ def _generations() -> Mapping[str, Mapping[str, Any]]:
     for row in json.loads(text):
         generations[row["generation"]] = row
     return generations
+
+
+def _completed(gpu: Gpu, earlier: Gpu | None) -> Gpu:
+    """Return *gpu* with what it leaves out and *earlier* says, the row of its name that it replaces."""
+    if earlier is None or earlier.generation != gpu.generation:
+        return gpu
+
+    # A site corrects what it measured of a board; its links, for example, stay those that are known.
+    left_out = [each.name for each in fields(gpu) if getattr(gpu, each.name) == each.default]
+    known = {name: getattr(earlier, name) for name in left_out}
+    return gpu if known == {name: getattr(gpu, name) for name in left_out} else replace(gpu, **known)
 
 
 def with_generation(gpu: Gpu) -> Gpu:

@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, hypot, inf, log, sqrt
 from statistics import median
 from typing import TypeVar
@@ -61,7 +61,13 @@ def learn(runs: Iterable[Run]) -> Learned:
     by_user = _grouped(runs, lambda run: run.job[:-1])
     users = {key: _newest_of_each_share(of_user) for key, of_user in by_user.items()}
     experiences = {key: job_experience(of_key) for groups in (users, jobs) for key, of_key in groups.items()}
-    families = _families(jobs.values())
+
+    # The runs of each job by family and user, and by user, whose jobs are the empty family; the newest job last.
+    families: dict[Key, list[Sequence[Run]]] = defaultdict(list)
+    for of_job in sorted(jobs.values(), key=lambda runs: runs[-1].ended_at_s):
+        identity = of_job[-1].identity
+        for name in {identity.family, ""}:
+            families[name, identity.user].append(of_job)
     ratios = {key: ratio for key, of_family in families.items() if (ratio := family_ratio(of_family)) is not None}
 
     return Learned(
@@ -121,17 +127,6 @@ def _by_users(each: Iterable[tuple[Key, float, T]]) -> Mapping[Key, ByUser[T]]:
         for key, group in newest.items()
         if len(group) >= LEAST_USERS
     }
-
-
-def _families(jobs: Collection[Sequence[Run]]) -> Mapping[Key, list[Sequence[Run]]]:
-    """Return the runs of each of *jobs*, by family and user, and by user; the newest job last."""
-    families: dict[Key, list[Sequence[Run]]] = defaultdict(list)
-    for runs in sorted(jobs, key=lambda runs: runs[-1].ended_at_s):
-        identity = runs[-1].identity
-        # The empty family is that of all jobs of the user.
-        for name in {identity.family, ""}:
-            families[name, identity.user].append(runs)
-    return families
 
 
 def family_ratio(jobs: Sequence[Sequence[Run]]) -> FamilyRatio | None:

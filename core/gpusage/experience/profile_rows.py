@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpusage.experience.identity import unusual_settings
-from gpusage_hooks.types import DecisionRecord, Usage, Workload
+from gpusage_hooks.types import DecisionRecord, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
 
 COLUMNS = (
@@ -42,8 +42,26 @@ def profile_row(usage: Usage, record: DecisionRecord, least_sampled_s: float) ->
     if record.model is None or workload is None or not (alone and sound and not unusual_settings(workload)):
         return None
 
-    row = _workload_cells(record.model, workload)
-    row |= {"seconds": usage.sampled_s, "gpu": usage.gpu, "process_bytes": usage.memory_bytes}
+    run = f"batch={workload.batch_size},mode={workload.mode},precision={workload.precision}"
+    row: dict[str, Cell | None] = {
+        "item": f"solo:{record.model},{run}",
+        "kind": "solo",
+        "side": 0,
+        "sides": 1,
+        "status": "ok",
+        "model": record.model,
+        "batch_size": workload.batch_size,
+        "mode": workload.mode,
+        "precision": workload.precision,
+        "optimizer": workload.optimizer if workload.mode == "train" else None,
+        "shape": ";".join(f"{name}={'x'.join(map(str, sizes))}" for name, sizes in workload.shape),
+        "sharing": "none",
+        "device": "cuda",
+        "seconds": usage.sampled_s,
+        "gpu": usage.gpu,
+        "process_bytes": usage.memory_bytes,
+    }
+
     # Below that, the host has decided how busy the GPU was, and how long the run took.
     if (usage.gpu_utilization or 0.0) >= GPU_BOUND:
         duration_s = usage.ended_at_s - usage.started_at_s
@@ -52,23 +70,3 @@ def profile_row(usage: Usage, record: DecisionRecord, least_sampled_s: float) ->
         row["sm_activity"], row["dram_activity"] = usage.sm_activity, usage.dram_activity
         row["power_w"] = usage.energy_j / duration_s if usage.energy_j else None
     return {name: value for name, value in row.items() if value is not None}
-
-
-def _workload_cells(model: str, workload: Workload) -> dict[str, Cell | None]:
-    shape = ";".join(f"{name}={'x'.join(map(str, sizes))}" for name, sizes in workload.shape)
-    run = f"batch={workload.batch_size},mode={workload.mode},precision={workload.precision}"
-    return {
-        "item": f"solo:{model},{run}",
-        "kind": "solo",
-        "side": 0,
-        "sides": 1,
-        "status": "ok",
-        "model": model,
-        "batch_size": workload.batch_size,
-        "mode": workload.mode,
-        "precision": workload.precision,
-        "optimizer": workload.optimizer if workload.mode == "train" else None,
-        "shape": shape,
-        "sharing": "none",
-        "device": "cuda",
-    }

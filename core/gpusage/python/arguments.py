@@ -106,16 +106,23 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     """
     known: dict[str, Any] = {name: _read_field(name, value) for name, value in arguments.items()}
     values = {_KEYS[name].name: value for name, value in known.items() if value is not None}
-    for key, rule, cure in contradictions(values):
+    for key, rule, cure in contradictions(values, _spelled):
         name = JOB_KEYS[key].targets[0]
         subject = f"Argument {name!r}"
-        # The way out is that of a comment, where tokens are joined by a sign and a key may be shorter.
-        way_out = cure.replace("512+128", "(512, 128)").replace(repr(key), repr(name))
-        raise _refusal(subject, rule, known[name], way_out)
+        raise _refusal(subject, rule, arguments[name], cure)
 
     if "generate" in values:
         known.setdefault("mode", "infer")  # only a model that answers has tokens to generate
     return Workload(**known)
+
+
+def _spelled(key: str, text: str = "") -> str:
+    """Return *key* of a comment, and its value, as the argument of the same meaning."""
+    row = JOB_KEYS[key]
+    value = row.kind.parse(key, text) if text else None
+    if isinstance(value, Decoding):
+        value = (value.prompt_tokens, value.new_tokens)
+    return repr(f"{row.targets[0]}={value!r}" if text else row.targets[0])
 
 
 def _read_field(name: str, value: object) -> object:
@@ -140,19 +147,13 @@ def _read_field(name: str, value: object) -> object:
     elif isinstance(kind, Number):
         right = _is_number(value) and 0 < _number(value) <= kind.most
         require(subject, f"be above 0 and at most {kind.most:g}, as {kind.example}", value, right=right)
-    else:
-        return _read_decoding(value)
+    elif value is not None and not isinstance(value, Decoding):
+        # Tokens of the prompt and new tokens, ``(512, 128)``.
+        sizes = tuple(value) if isinstance(value, (tuple, list)) else ()
+        right = len(sizes) == 2 and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)  # a pair
+        require(subject, "be tokens of the prompt and new tokens, as (512, 128)", value, right=right)
+        return Decoding(prompt_tokens=sizes[0], new_tokens=sizes[1])
     return value
-
-
-def _read_decoding(value: object) -> Decoding | None:
-    """Return tokens of the prompt and new tokens, ``(512, 128)``, as a value."""
-    if value is None or isinstance(value, Decoding):
-        return value
-    sizes = tuple(value) if isinstance(value, (tuple, list)) else ()
-    right = len(sizes) == 2 and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)  # a pair
-    require("Argument 'generate'", "be tokens of the prompt and new tokens, as (512, 128)", value, right=right)
-    return Decoding(prompt_tokens=sizes[0], new_tokens=sizes[1])
 
 
 def read_alone(utilization: float | tuple[float, int] | None, step_time_s: float | None) -> SoloRun:

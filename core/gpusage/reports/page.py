@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from gpusage.reports.amounts import Amounts
-from gpusage.reports.breakdown import NAMES, Dimension
+from gpusage.reports.breakdown import NAMES
 from gpusage.reports.lines import BEFORE, MOST_GROUPS, NO_NAME, amount, by_title, part, sections, title
 from gpusage.reports.pages import bars, html
 from gpusage.reports.report import BAND_PERCENT, Report
@@ -42,6 +42,13 @@ def _plots(report: Report) -> dict[str, str]:
         periods.append(_hours_bar("this period", report.totals.hours))
         periods.append(_hours_bar("the previous period", report.previous.hours))
 
+    groups = {}
+    for dimension in NAMES:
+        # A single bar compares with nothing.
+        rows = report.groups[dimension] if len(report.groups[dimension]) > 1 else ()
+        drawn = [_hours_bar(each.name or NO_NAME[dimension], each.hours) for each in rows[:MOST_GROUPS]]
+        groups[by_title(dimension)] = _plot(drawn, HOURS)
+
     counts: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for decision in report.decisions:
         counts[f"{decision.manager}, mode {decision.mode}"].append((decision.code, float(decision.count)))
@@ -68,7 +75,7 @@ def _plots(report: Report) -> dict[str, str]:
     ]
     return {
         BEFORE: _plot(periods, HOURS),
-        **{by_title(dimension): _plot(_groups(dimension, report), HOURS) for dimension in NAMES},
+        **groups,
         "Decisions": _plot(codes, CODES),
         "GPU hours": _plot(hours, HOURS),
         "Promises": _plot(promises, PROMISES),
@@ -79,14 +86,6 @@ def _plots(report: Report) -> dict[str, str]:
 def _plot(plotted: Sequence[bars.Bar], colours: dict[str, str]) -> str:
     # Bars without any length would be a legend of nothing.
     return f"{bars.legend(colours)}{bars.meters(plotted, colours)}" if any(bar.length for bar in plotted) else ""
-
-
-def _groups(dimension: Dimension, report: Report) -> list[bars.Bar]:
-    groups = report.groups[dimension]
-    # A single bar compares with nothing.
-    if len(groups) <= 1:
-        return []
-    return [_hours_bar(each.name or NO_NAME[dimension], each.hours) for each in groups[:MOST_GROUPS]]
 
 
 def _hours_bar(name: str, hours: Amounts) -> bars.Bar:

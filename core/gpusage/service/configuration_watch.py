@@ -72,7 +72,10 @@ class ConfigurationWatcher:
             return
 
         text = _read_text(self.path)
-        if self._is_truncated(text):
+        # Nothing is left, or the beginning alone: the file may be half-written.
+        is_beginning = len(text) < len(self._text) and self._text.startswith(text)
+        is_recent = time.monotonic() - self._last_changed_s < TRUNCATION_LIMIT_S
+        if (is_beginning and is_recent) if text.strip() else self._text.strip():
             self._report("it is empty, gone, or ends before what was read of it last; it seems to be written")
             return
 
@@ -85,13 +88,6 @@ class ConfigurationWatcher:
             self.error = None
             self.trusted_uids = _trusted_uids(self.configuration)
             _log.info("configuration read again: mode %s", self.configuration.mode)
-
-    def _is_truncated(self, text: str) -> bool:
-        """Return whether *text* may be a half-written file."""
-        if not text.strip():
-            return bool(self._text.strip())
-        is_beginning = len(text) < len(self._text) and self._text.startswith(text)
-        return is_beginning and time.monotonic() - self._last_changed_s < TRUNCATION_LIMIT_S
 
     def _report(self, reason: str) -> None:
         """Log once why the last good configuration stays in force."""

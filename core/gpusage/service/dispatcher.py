@@ -126,7 +126,7 @@ class Dispatcher:
             "version": self._version,
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             **self._state.status(),
-            "asks": to_builtins(self._request_handler.counts),
+            "lines": to_builtins(self._request_handler.counts),
             "missed": dict(self._request_handler.missed),
             "records": to_builtins(self._recorder.counts),
             "job_monitor": self._job_monitor.status(),

@@ -176,7 +176,12 @@ class NeighbourLookup:
         """
         marked = [(job, parse_annotation(job.mark)) for job in jobs if job.nodes]
         running = [(mark.number, job) for job, mark in marked if mark and mark.number]
-        records = {number: self._records.get(number) or self._read(number) for number, _ in running}
+        records: dict[str, DecisionRecord | None] = {}
+        for number, _ in running:
+            records[number] = self._records.get(number)
+            if records[number] is None and self._failed_lookups[number] < MAXIMUM_LOOKUPS:
+                self._store = self._store or self._open_store()
+                records[number] = self._store.find(number)
 
         # Only records of jobs that run stay.
         self._records = {number: record for number, record in records.items() if record is not None}
@@ -185,12 +190,6 @@ class NeighbourLookup:
 
         neighbours = (make_neighbour(job, self._records[number]) for number, job in running if number in self._records)
         return tuple(neighbour for neighbour in neighbours if neighbour is not None)
-
-    def _read(self, number: str) -> DecisionRecord | None:
-        if self._failed_lookups[number] >= MAXIMUM_LOOKUPS:
-            return None
-        self._store = self._store or self._open_store()
-        return self._store.find(number)
 
 
 def make_neighbour(job: AnnotatedJob, record: DecisionRecord) -> Neighbour | None:

@@ -56,7 +56,7 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
         count_per_user=MAXIMUM_RUNS_PER_USER,
         only_decided=True,
     )
-    observations = store.observations(query)
+    observations = store.usage(query)
 
     # Also where a site learns nothing else: a job that failed in its share must not get it again.
     failures = failures_of(observations, settings.least_sampled_s)
@@ -83,7 +83,7 @@ def first_runs_in_store(
     """
     if not settings.enabled or settings.capture == "off":
         return {}
-    newest = store.observations(UsageQuery(since_s=now_s - FIRST_RUN_DAYS * DAY_S, count=FIRST_RUNS))
+    newest = store.usage(UsageQuery(since_s=now_s - FIRST_RUN_DAYS * DAY_S, count=FIRST_RUNS))
     # A job that named its model is decided by that.
     unnamed = (each.usage for each in newest if each.decision is None or each.decision.model is None)
     return first_run_utilizations(unnamed, settings.least_sampled_s)
@@ -138,10 +138,10 @@ class Learner(PeriodicTask):
         with closing(open_store(configuration.store.url)) as store:
             # Nothing is learned twice from the same runs: one row is read instead of 20,000.
             modified_ns = _modified_ns(settings)
-            newest = store.observations(UsageQuery(count=1, only_decided=True))
+            newest = store.usage(UsageQuery(count=1, only_decided=True))
             key = settings, newest, int(now_s / RELEARN_S), modified_ns
             learned = learn_from_store(store, settings, now_s) if key != self._learned_key else self._learned
-            unnamed_key = settings, store.usage(count=1)
+            unnamed_key = settings, store.usage(UsageQuery(count=1))
             if (key, unnamed_key) == (self._learned_key, self._unnamed_key):
                 return
 

@@ -28,6 +28,7 @@ from gpusage.boundary.printable_text import visible
 from gpusage.experience.finished_jobs import filled_memory_cap, is_of_another_node, is_same_run
 from gpusage.plugins.hooks import Hooks, describe_error, sentence
 from gpusage.store.decisions import RETRY_S, DecisionStore
+from gpusage.store.rows import UsageQuery
 from gpusage_hooks.types import DecisionRecord, Usage
 
 WAITING_LIMIT = 20_000
@@ -238,7 +239,7 @@ def _merge_with_row(usage: Usage, store: DecisionStore) -> Usage:
     if not usage.number:
         return usage  # such a job had no share, so only its sampler reports it
 
-    rows = [observation.usage for observation in store.usage(job_id=usage.job_id, number=usage.number)]
+    rows = [observation.usage for observation in store.usage(UsageQuery(job_id=usage.job_id, number=usage.number))]
     same_run = [row for row in rows if is_same_run(row, usage) and not is_of_another_node(row, usage)]
     if same_run:
         row = min(same_run, key=lambda each: abs(each.started_at_s - usage.started_at_s))

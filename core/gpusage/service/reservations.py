@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from gpusage.decisions.outcome import Outcome
 from gpusage.policies.candidates import admits
-from gpusage_hooks.types import Cluster, Code, GpuPool, NodeKind, Room
+from gpusage_hooks.types import Cluster, Code, GpuPool, Room
 from gpusage_hooks.units import WHOLE_PERCENT
 
 START_LIMIT_S = 3.0
@@ -179,16 +179,17 @@ def _left_of_pool(pool: GpuPool, reservations: Mapping[Reservation, int]) -> Gpu
         pool.free_gpu_count, 0 if pool.free_gpu_count and shared == WHOLE_PERCENT else shared, claimed
     )
 
-    kinds = (_left_of_kind(kind, kind.room, claimed) if kind.room else kind for kind in pool.node_kinds)
-    kinds = (replace(kind, rooms=_left_of_rooms(kind.rooms, here)) if kind.rooms else kind for kind in kinds)
+    # Cores and memory of the nodes are not counted.
+    kinds = []
+    for kind in pool.node_kinds:
+        left = kind
+        if kind.room:
+            partly_free = 0 if kind.free_gpu_count else kind.room.share_percent
+            whole, partly = _remaining(kind.free_gpu_count, partly_free, claimed)
+            room = replace(kind.room, share_percent=WHOLE_PERCENT if whole else partly)
+            left = replace(kind, free_gpu_count=whole, room=room)
+        kinds.append(replace(left, rooms=_left_of_rooms(kind.rooms, here)) if kind.rooms else left)
     return replace(pool, free_gpu_count=free, free_share_percent=part, node_kinds=tuple(kinds))
-
-
-def _left_of_kind(kind: NodeKind, room: Room, claimed: Mapping[int, int]) -> NodeKind:
-    """Return *kind* without its *claimed* parts; cores and memory of its nodes are not counted."""
-    free, part = _remaining(kind.free_gpu_count, 0 if kind.free_gpu_count else room.share_percent, claimed)
-    share_percent = WHOLE_PERCENT if free else part
-    return replace(kind, free_gpu_count=free, room=replace(room, share_percent=share_percent))
 
 
 def _left_of_rooms(rooms: Sequence[Room], reservations: Mapping[Reservation, int]) -> tuple[Room, ...]:

@@ -101,24 +101,22 @@ class UsageCollector(PeriodicTask):
             if self._tally is not None:
                 self._tally.expect(manager, [pool.gpu for pool in cluster.pools if pool.gpu])
             reported += snapshot.advisor.hooks.collect_usage(manager, snapshot.advisor.context(manager)) or ()
-        self._record([usage for usage in reported if _key(usage) not in self._recorded_runs])
+
+        usages = [usage for usage in reported if _key(usage) not in self._recorded_runs]
+        if usages:
+            self._store = self._store or self._open_store()
+            # Before they are written, because then none is new; counting needs their rows, with the decisions.
+            are_new = [self._tally is not None and is_new(self._store, usage) for usage in usages]
+            recorded = record_usage(usages, self._store, snapshot.advisor.hooks)
+            self._recorded_count += len(recorded)
+            if self._tally is not None:
+                least_s = snapshot.configuration.learning.least_sampled_s
+                count_runs(self._tally, self._store, [*compress(recorded, are_new)], least_s)
+            for usage in recorded:
+                _log.info("%s", log_line(usage))
+
         # Only what is still reported: nodes drop old reports, and this must not grow for ever.
         self._recorded_runs = {_key(usage) for usage in reported}
-
-    def _record(self, usages: list[Usage]) -> None:
-        if not usages:
-            return
-
-        self._store = self._store or self._open_store()
-        # Before they are written, because then none is new; counting needs their rows, with the decisions.
-        are_new = [self._tally is not None and is_new(self._store, usage) for usage in usages]
-        recorded = record_usage(usages, self._store, self._state.snapshot.advisor.hooks)
-        self._recorded_count += len(recorded)
-        if self._tally is not None:
-            least_s = self._state.snapshot.configuration.learning.least_sampled_s
-            count_runs(self._tally, self._store, [*compress(recorded, are_new)], least_s)
-        for usage in recorded:
-            _log.info("%s", log_line(usage))
 
     def interval_s(self) -> float:
         """Return how often usage is collected."""
@@ -150,14 +148,14 @@ def count_runs(tally: RunCounters, store: DecisionStore, usages: Sequence[Usage]
             if had_share(observed):
                 # How long a job takes on its share shows only beside the user's other runs.
                 since_s = usage.ended_at_s - HISTORY_DAYS * DAY_S
-                history = store.usage(since_s=since_s, user=usage.user, count=HISTORY_RUNS)
+                history = store.usage(UsageQuery(since_s=since_s, user=usage.user, count=HISTORY_RUNS))
                 checked = runs_with_promise(history, least_s)
                 held = next((held for each, held in checked if _is_same(each.usage, usage)), None)
                 tally.add_promise(held=held)
 
 
 def _of_job(store: DecisionStore, usage: Usage) -> tuple[Observation, ...]:
-    return store.observations(UsageQuery(manager=usage.manager, job_id=usage.job_id, number=usage.number))
+    return store.usage(UsageQuery(manager=usage.manager, job_id=usage.job_id, number=usage.number))
 
 
 def _is_same(one: Usage, other: Usage) -> bool:

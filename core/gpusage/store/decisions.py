@@ -27,6 +27,7 @@ from gpusage.store.rows import (
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import DecisionRecord, Usage
 
+EVERYTHING = UsageQuery()
 RETRY_S = 1.0
 """How long a store that could not be opened is not tried again."""
 
@@ -111,31 +112,12 @@ class DecisionStore(ABC):
         records = self._decisions("WHERE number = :number ORDER BY id DESC LIMIT 1", {"number": number})
         return records[0] if records else None
 
-    def usage(
-        self,
-        *,
-        since_s: float | None = None,
-        user: str | None = None,
-        job_id: str | None = None,
-        number: str | None = None,
-        count: int | None = None,
-    ) -> tuple[Observation, ...]:
-        """Return the runs of jobs, each with its decision, the last that ended first; none without a store.
-
-        Args:
-            since_s: Only runs that ended then or later, seconds since 1970.
-            user: Only this user's.
-            job_id: In the manager's own form; one line per run of a requeued job.
-            number: Of the decision.
-            count: At most so many.
+    def usage(self, question: UsageQuery = EVERYTHING) -> tuple[Observation, ...]:
+        """Return the runs that *question* asks for, each with its decision, the last one first; none without a store.
 
         Raises:
             StoreError: As `latest`.
         """
-        return self.observations(UsageQuery(since_s=since_s, user=user, job_id=job_id, number=number, count=count))
-
-    def observations(self, question: UsageQuery) -> tuple[Observation, ...]:
-        """Return the runs that *question* asks for; see `usage`."""
         return decode_observations(self._rows(*usage_query(self._schema, question)), self._name)
 
     def close(self) -> None:
@@ -190,7 +172,7 @@ class DecisionStore(ABC):
         if version > schema_version():
             message = (
                 f"Store {self._name} must have a schema of at most version {schema_version()}; got {version}. "
-                "Update gpusage, or name another one in [store] url."
+                "Update gpusage if a newer one wrote it; else move it aside, or name another one in [store] url."
             )
             raise StoreError(message)
 

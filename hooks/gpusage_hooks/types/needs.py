@@ -60,6 +60,7 @@ class Gpu:
         linked_gpu_count: How many boards these links join; ``None`` is all of a host.
         usual_network_bytes_per_s: As *network_bytes_per_s*, where neither job nor site says it.
         measured_as: The board whose measurements hold for this one, as the learned values name it; ``None`` is `board`.
+        is_measured_in_half: Whether training in half precision was measured on this board (timm's runs).
     """
 
     name: str
@@ -87,6 +88,7 @@ class Gpu:
     linked_gpu_count: int | None = None
     usual_network_bytes_per_s: float | None = None
     measured_as: str | None = None
+    is_measured_in_half: bool = False
 
     @property
     def board(self) -> str:

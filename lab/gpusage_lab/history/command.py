@@ -70,7 +70,7 @@ def _read_runs(configuration: Configuration, url: str, find_gpu: GpuLookup) -> l
     settings = configuration.learning
     try:
         with closing(open_store(url)) as store:
-            observations = store.observations(
+            observations = store.usage(
                 UsageQuery(
                     since_s=time.time() - settings.days * DAY_S,
                     least_run_s=settings.least_sampled_s,

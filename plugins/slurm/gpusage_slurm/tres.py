@@ -79,7 +79,7 @@ def _parse(text: str) -> Tres:
     return Tres(text=text, name=name, generic=generic, kind=":".join(rest[:-1]) or None, count=count)
 
 
-def parse_mib(text: str) -> float:
-    """Return the MiB of ``64G``; 0 for a text that is no amount."""
+def parse_mib(text: str) -> float | None:
+    """Return the MiB of ``64G``; ``None`` for a text that is no amount."""
     match = _AMOUNT.fullmatch(text)
-    return float(match["number"]) * _MIB[match["unit"].upper()] if match else 0.0
+    return float(match["number"]) * _MIB[match["unit"].upper()] if match else None

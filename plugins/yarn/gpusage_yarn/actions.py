@@ -109,5 +109,5 @@ def describe(snapshot: ClusterSnapshot, cluster: Cluster, status: Mapping[str, A
     trouble = status.get("configuration", {}).get("error")
     if trouble:
         lines.append(f"configuration: not usable, the last good one is in force: {trouble}")
-    counts = ", ".join(f"{name} {count}" for name, count in status.get("asks", {}).items())
+    counts = ", ".join(f"{name} {count}" for name, count in status.get("lines", {}).items())
     return "\n".join([*lines, f"asked: {counts}"])

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 
 import click
@@ -205,7 +205,7 @@ def test_a_command_whose_wheel_is_missing_says_which_one_to_install(
     assert result.exit_code == 2
     assert result.stderr == (
         f"gpusage: error: Command '{command}' must come from gpusage-desk, which is not installed. "
-        "Install it: pip install gpusage-desk.\n"
+        f"Install gpusage_desk-{version('gpusage')}-py3-none-any.whl beside gpusage.\n"
     )
 
 

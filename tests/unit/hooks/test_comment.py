@@ -155,6 +155,12 @@ def test_a_mistake_gets_a_sentence_that_says_what_to_write(text: str, sentence: 
         parse_model(text)
 
 
+def test_all_of_the_parameters_may_stand_beside_adapters() -> None:
+    """As the last of a loop over shares of them does."""
+    workload = parse_model("r.onnx,lora=8,trainable=1").workload
+    assert (workload.lora, workload.trainable) == (8, 1.0)
+
+
 def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
     request = parse_comment("r.onnx,slowdown=1.5,utilization=60,step_time=30ms@a100")
     assert request is not None
@@ -181,10 +187,14 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("accumulate=0", "Key 'accumulate' must be a whole number from 1 to 10^9; got '0'. Write 'accumulate=8'."),
         ("mode=infer,accumulate=8", "belongs to a training job; got '8'. Remove 'accumulate' or 'mode=infer'."),
         ("precision=nf4", "of quantised weights must stand beside adapters in training; got 'nf4'. Add 'lora=16' or"),
+        ("precision=int4,trainable=1", "must stand beside adapters in training; got 'int4'. Add 'lora=16' or"),
         ("precision=fp8", "got 'fp8'. Write 'precision=fp8-mixed', or add 'lora=16' or 'mode=infer'."),
         ("precision=fp8mixed", "got 'fp8mixed'. Write 'precision=fp8-mixed'."),
         ("precision=fp8-e4m3", "got 'fp8-e4m3'. Write 'precision=fp8'."),
-        ("mode=infer,precision=fp8-mixed", "must be another in inference; got 'fp8-mixed'. Write 'precision=fp8'."),
+        (
+            "mode=infer,precision=fp8-mixed",
+            "must be fp8-mixed in training alone; got 'fp8-mixed'. Write 'precision=fp8'.",
+        ),
         ("lora=16,trainable=0.1", "Key 'lora' must not stand beside 'trainable'; got '16'. Remove one of the two."),
         ("generate=512+128,lora=16", "belongs to a training job; got '16'. Remove 'lora' or 'generate'."),
         ("mode=infer,lora=16", "belongs to a training job; got '16'. Remove 'lora' or 'mode=infer'."),
@@ -210,7 +220,7 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("gpus=4,strategy=zero", "must be one of ddp, zero1, zero2, zero3, fsdp, pipeline; got 'zero'. Write"),
         (
             "gpus=4,strategy=pipeline",
-            "must not be pipeline in training, which has a key of that name; got 'pipeline'. Write",
+            "must not be pipeline in training, where 'pipeline' counts the stages; got 'pipeline'. Write",
         ),
         ("gpus=4,generate=8+8,strategy=fsdp", "must be pipeline in inference; got 'fsdp'. Remove 'strategy' or write"),
         ("gpus=0", "Key 'gpus' must be a whole number from 1 to 10^9; got '0'."),

@@ -9,7 +9,7 @@ import pytest
 
 from gpusage.policies.neighbours import BROKEN_PROMISE, MOST_WEIGHED, TOO_BUSY, decide_veto, trouble
 from gpusage.predictors.intervals import exact_interval
-from gpusage.service.reservations import Reservation, remaining_capacity
+from gpusage.service.reservations import PendingReservations, Reservation
 from gpusage_hooks import samples
 from gpusage_hooks.types import (
     Decision,
@@ -81,7 +81,9 @@ def test_a_node_that_a_job_of_the_same_burst_took_is_no_way_out() -> None:
     reservation = Reservation(
         manager=policy_input.cluster.manager, site_types=(pool.site_type,), share_percent=75, avoided_nodes=("n1",)
     )
-    cluster = remaining_capacity(policy_input.cluster, {reservation: 1})
+    pending = PendingReservations()
+    pending.add(reservation)
+    cluster = pending.remaining_capacity(policy_input.cluster)
     candidate = replace(policy_input.candidates[0], pool=cluster.pools[0])
     assert avoided(replace(policy_input, cluster=cluster, candidates=(candidate,)), draft) == ()
 

@@ -47,10 +47,10 @@ GRAPH = convolution_graph()
         ({"gpus": 0}, "'gpus' must be a whole number, .*; got 0"),
         (
             {"gpus": 4, "mode": "infer"},
-            "'gpus' must stand beside 'generate' .*; got 4. Add 'generate=.512, 128.'",
+            "'gpus' must stand beside 'generate' .*; got 4. Add 'generate=\\(512, 128\\)'.",
         ),
         ({"gpus": 4, "strategy": "tensor"}, "'strategy' must be one of ddp, zero1, .*; got 'tensor'"),
-        ({"gpus": 4, "strategy": "pipeline"}, "'strategy' must not be pipeline in training, .*; got 'pipeline'"),
+        ({"gpus": 4, "strategy": "pipeline"}, "where 'pipeline' counts .*; got 'pipeline'. Write 'pipeline=2'."),
         ({"gpus": 4, "tensor": 3}, "'gpus' must be a multiple of tensor x context x pipeline, 3; got 4"),
         (
             {"gpus": 8, "expert": 3},
@@ -63,11 +63,22 @@ GRAPH = convolution_graph()
         ({"gpus": 4, "strategy": "fsdp", "generate": (8, 8)}, "'strategy' must be pipeline in inference; got 'fsdp'"),
         ({"strategy": "fsdp"}, "'strategy' must stand beside 'gpus'; got 'fsdp'"),
         ({"precision": "int4"}, "of quantised weights must stand beside adapters in training; got 'int4'"),
-        ({"precision": "fp8-mixed", "mode": "infer"}, "'precision' must be another in inference; got 'fp8-mixed'"),
+        (
+            {"precision": "fp8-mixed", "mode": "infer"},
+            "must be fp8-mixed in training alone; .* Write \"precision='fp8'\".",
+        ),
+        (
+            {"gpus": 4, "mode": "infer", "network_bytes_per_s": 1e9, "generate": (8, 8)},
+            "Remove 'network_bytes_per_s' or",
+        ),
+        ({"precision": "int4", "trainable": 1}, "of quantised weights must stand beside adapters in training"),
         ({"lora": 16, "trainable": 0.1}, "'lora' must not stand beside 'trainable'; got 16"),
         ({"generate": 512, "mode": "infer"}, "'generate' must be tokens of the prompt and new tokens"),
         ({"generate": (512, 0), "mode": "infer"}, "'generate' must be tokens of the prompt and new tokens"),
-        ({"generate": (512, 128), "mode": "train"}, "'generate' belongs to an inference job"),
+        (
+            {"generate": (512, 128), "mode": "train"},
+            "belongs to an inference job; got \\(512, 128\\). Add \"mode='infer'\"",
+        ),
         ({"trainable": 0}, "'trainable' must be above 0 and at most 1, as 0.02; got 0"),
         ({"compile": 1}, "'compile' must be True or False; got 1"),
         ({"checkpointing": "on"}, "'checkpointing' must be True or False; got 'on'"),

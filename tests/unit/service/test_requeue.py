@@ -13,6 +13,7 @@ from gpusage.service import requeue
 from gpusage.service.requeue import REASON, RUN_LIMIT_S, OutOfMemoryRequeue
 from gpusage.settings.configuration import Configuration
 from gpusage.store.decisions import StoreError
+from gpusage.store.rows import UsageQuery
 from gpusage_hooks import samples
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Context
@@ -63,9 +64,9 @@ class Site:
         """Receive a usage as a plugin would."""
         self.observed_usages.append(usage)
 
-    def usage(self, **question: str) -> list[SimpleNamespace]:
+    def usage(self, question: UsageQuery) -> list[SimpleNamespace]:
         """Answer as the store would."""
-        assert question["number"] == "0123456789ab"
+        assert question.number == "0123456789ab"
         return [SimpleNamespace(usage=usage) for usage in self.known]
 
     def find(self, number: str) -> None:

@@ -52,8 +52,10 @@ def test_usage_comes_back_with_its_decision_and_once_per_run(opened: Callable[[]
         Observation(usage=stored, decision=decided),
     )
     only = (Observation(usage=stored, decision=decided),)
-    assert store.usage(user="ada") == store.usage(number=USAGE.number, job_id=USAGE.job_id) == only
-    assert store.usage(since_s=USAGE.ended_at_s + 5, count=3)[0].usage == later
+    assert (
+        store.usage(UsageQuery(user="ada")) == store.usage(UsageQuery(number=USAGE.number, job_id=USAGE.job_id)) == only
+    )
+    assert store.usage(UsageQuery(since_s=USAGE.ended_at_s + 5, count=3))[0].usage == later
 
 
 def test_one_user_s_flood_leaves_room_for_the_others(opened: Callable[[], DecisionStore]) -> None:
@@ -63,7 +65,7 @@ def test_one_user_s_flood_leaves_room_for_the_others(opened: Callable[[], Decisi
     runs = [replace(USAGE, job_id=f"{user}{i}", user=user, ended_at_s=9e9 + i) for user, i in ended]
     store.record_usage([*runs, replace(USAGE, job_id="short", user="eve", ended_at_s=USAGE.started_at_s + 1)])
     question = UsageQuery(since_s=8e9, least_run_s=60.0, count_per_user=1)
-    assert {each.usage.job_id for each in store.observations(question)} == {"ada2", "bob2"}
+    assert {each.usage.job_id for each in store.usage(question)} == {"ada2", "bob2"}
 
 
 def test_usage_that_is_too_old_goes_little_by_little(server: Server) -> None:

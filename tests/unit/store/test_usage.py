@@ -80,7 +80,7 @@ def test_usage_is_asked_for_by_time_user_job_and_decision(opened: Opened) -> Non
     store.record_usage([USAGE, other])
 
     def usage(**question: object) -> list[str]:
-        return [observed.usage.job_id for observed in store.usage(**question)]  # type: ignore[arg-type]
+        return [observed.usage.job_id for observed in store.usage(UsageQuery(**question))]  # type: ignore[arg-type]
 
     assert usage() == ["8", USAGE.job_id]
     assert usage(count=1) == usage(user="bob") == usage(number="69215f4a0c3f") == ["8"]
@@ -100,7 +100,7 @@ def test_one_user_s_flood_leaves_room_for_the_others(opened: Opened) -> None:
     starved = replace(short[0], job_id="starved", outcome="out_of_memory")
     store.record_usage([*long, *short, starved])
     question = UsageQuery(least_run_s=60.0, count_per_user=2, count=4)
-    assert [each.usage.job_id for each in store.observations(question)] == ["starved", "ada4", "ada3", "bob0"]
+    assert [each.usage.job_id for each in store.usage(question)] == ["starved", "ada4", "ada3", "bob0"]
 
 
 def test_jobs_without_a_decision_leave_room_for_those_with_one(opened: Opened) -> None:
@@ -109,7 +109,7 @@ def test_jobs_without_a_decision_leave_room_for_those_with_one(opened: Opened) -
     unmarked = [replace(USAGE, number="", job_id=str(i), ended_at_s=USAGE.ended_at_s + i) for i in range(1, 5)]
     store.record_usage([USAGE, *unmarked])
     question = UsageQuery(count=3, count_per_user=3, only_decided=True)
-    assert [each.usage.job_id for each in store.observations(question)] == [USAGE.job_id]
+    assert [each.usage.job_id for each in store.usage(question)] == [USAGE.job_id]
 
 
 def test_the_same_run_is_kept_once_with_what_is_known_last_and_a_requeued_job_has_two(opened: Opened) -> None:
@@ -121,7 +121,7 @@ def test_the_same_run_is_kept_once_with_what_is_known_last_and_a_requeued_job_ha
     assert [observed.usage for observed in store.usage()] == [died]
     again = replace(USAGE, started_at_s=USAGE.started_at_s + 100, ended_at_s=USAGE.ended_at_s + 100)
     store.record_usage([again])
-    assert [observed.usage for observed in store.usage(job_id=USAGE.job_id)] == [again, died]
+    assert [observed.usage for observed in store.usage(UsageQuery(job_id=USAGE.job_id))] == [again, died]
 
 
 def test_usage_that_is_too_old_is_forgotten_little_by_little(opened: Opened) -> None:
@@ -150,7 +150,7 @@ def test_a_row_that_is_no_usage_hides_no_other(tmp_path: Path, opened: Opened) -
 
 
 def test_asking_where_there_is_no_store_makes_none(tmp_path: Path, opened: Opened) -> None:
-    assert opened().usage(user="ada") == ()
+    assert opened().usage(UsageQuery(user="ada")) == ()
     assert list(tmp_path.iterdir()) == []
 
 

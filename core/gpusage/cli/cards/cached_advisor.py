@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -45,17 +46,18 @@ class CachedAdvisor(Advisor):
 
     def predict(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...]:
         """Return the needs of *workload* on each of *gpus*, from the cache if they are there."""
-        path = self.folder / self._key(workload, gpus)
-        needs = _read(path, gpus)
-        if needs is None:
+        settings = (step_settings_of(workload), workload.alone)
+        identity = (_FORMAT, self.card, settings, tuple(gpus), tuple(source_files(_SOURCES)))
+        path = self.folder / hashlib.sha256(repr(identity).encode("utf-8", "replace")).hexdigest()
+
+        needs: tuple[GpuNeed, ...] = ()
+        with suppress(ValueError):  # the base class of msgspec's errors
+            needs = _DECODER.decode(read_own(path, MAXIMUM_BYTES) or b"")
+        # A key of SHA-256 does not clash, but a file may be damaged.
+        if [need.gpu for need in needs] != [gpu.name for gpu in gpus]:
             needs = Advisor.predict(self, graph, workload, gpus)  # no super() in a class with slots
             write_atomically(path, msgspec.json.encode(needs))
         return needs
-
-    def _key(self, workload: Workload, gpus: Sequence[Gpu]) -> str:
-        settings = (step_settings_of(workload), workload.alone)
-        identity = (_FORMAT, self.card, settings, tuple(gpus), tuple(source_files(_SOURCES)))
-        return hashlib.sha256(repr(identity).encode("utf-8", "replace")).hexdigest()
 
 
 def with_cache(advisor: Advisor, card: str) -> Advisor:
@@ -65,12 +67,3 @@ def with_cache(advisor: Advisor, card: str) -> Advisor:
     # A cached prediction is of the model alone: what a site learned is no part of its key.
     own = {each.name: getattr(advisor, each.name) for each in fields(advisor) if each.name != "learned"}
     return CachedAdvisor(**own, card=card, folder=user_cache() / "needs")
-
-
-def _read(path: Path, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...] | None:
-    try:
-        needs = _DECODER.decode(read_own(path, MAXIMUM_BYTES) or b"")
-    except ValueError:  # the base class of msgspec's errors
-        return None
-    # A key of SHA-256 does not clash, but a file may be damaged.
-    return needs if [need.gpu for need in needs] == [gpu.name for gpu in gpus] else None

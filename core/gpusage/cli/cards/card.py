@@ -58,19 +58,13 @@ def card(
         ]
         tables.print_json({"schema": SCHEMA, "cards": cards})
     else:
-        tables.show_rows(COLUMNS, [_cells(graph, text) for graph, text in zip(graphs, texts, strict=True)])
-
-
-def _cells(graph: ModelGraph, text: str) -> list[str]:
-    commonest = Counter(node.op_type for node in graph.nodes).most_common(COMMONEST)
-    return [
-        graph.name,
-        str(len(graph.nodes)),
-        str(len(set(graph.nodes))),
-        tables.count_text(graph.parameter_count),
-        f"{len(text)} B",
-        ", ".join(f"{count} {op_type}" for op_type, count in commonest),
-    ]
+        rows = []
+        for graph, text in zip(graphs, texts, strict=True):
+            commonest = Counter(node.op_type for node in graph.nodes).most_common(COMMONEST)
+            operators = ", ".join(f"{count} {op_type}" for op_type, count in commonest)
+            counts = (str(len(graph.nodes)), str(len(set(graph.nodes))), tables.count_text(graph.parameter_count))
+            rows.append([graph.name, *counts, f"{len(text)} B", operators])
+        tables.show_rows(COLUMNS, rows)
 
 
 def summarize(graph: ModelGraph) -> dict[str, Any]:

@@ -43,30 +43,25 @@ class Model:
 
 def page(models: Sequence[Model], legend: str, origin: html.Origin | None = None) -> str:
     """Return the page of *models*; *legend* says how to read their tables."""
-    headings = []
+    headings, body = [], []
     for number, model in enumerate(models, start=1):
         headings.append((f"model-{number}", model.title))
         headings += [(_anchor(number, each), f"{model.title} on {each.gpu}") for each in model.explanations]
-    contents = html.contents([*headings, (DEFINITIONS_ANCHOR, "What the words mean")])
+        body += [
+            html.heading(2, f"model-{number}", model.title),
+            f"<p>{escape(model.words)}</p>{_speeds(model.needs)}{html.table(model.columns, model.rows)}",
+            f"<p><small>{escape(legend)}</small></p>{html.notes(model.notes)}",
+            html.figure(curves.plots(model.prices), curves.CAPTION) if model.prices else "",
+            *(section(explanation, _anchor(number, explanation)) for explanation in model.explanations),
+        ]
 
-    body = "".join(_model(number, model, legend) for number, model in enumerate(models, start=1))
+    contents = html.contents([*headings, (DEFINITIONS_ANCHOR, "What the words mean")])
     words = html.heading(2, DEFINITIONS_ANCHOR, "What the words mean") + html.definitions(DEFINITIONS)
-    return html.page("gpusage predict", f"{contents}{body}{words}", origin)
+    return html.page("gpusage predict", f"{contents}{''.join(body)}{words}", origin)
 
 
 def _anchor(number: int, explanation: Explanation) -> str:
     return f"model-{number}-{explanation.gpu}"
-
-
-def _model(number: int, model: Model, legend: str) -> str:
-    parts = [
-        html.heading(2, f"model-{number}", model.title),
-        f"<p>{escape(model.words)}</p>{_speeds(model.needs)}{html.table(model.columns, model.rows)}",
-        f"<p><small>{escape(legend)}</small></p>{html.notes(model.notes)}",
-        html.figure(curves.plots(model.prices), curves.CAPTION) if model.prices else "",
-        *(section(explanation, _anchor(number, explanation)) for explanation in model.explanations),
-    ]
-    return "".join(parts)
 
 
 def _speeds(needs: Sequence[GpuNeed]) -> str:

@@ -39,9 +39,6 @@ from gpusage_hooks.units import TERA
 LEAST_RATIO, MOST_RATIO = 1.5, 2.5
 """Seconds of a backward pass over those of its forward pass, where it has twice the FLOP."""
 _FULL_FLOP_RATIO = 2.0
-# Calibrations of GPUs on which training in half precision was measured (timm's, see the artifact's card); in fp32 it
-# was on GPUs of each kind.
-_TRAINED_IN_HALF = frozenset({"rtx-3090"})
 
 
 def bound_backward_passes(kernels: Kernels, seconds: FloatArray, keeps_sum: BoolArray) -> FloatArray:
@@ -292,7 +289,7 @@ def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
             gpu.l2_bytes,
             not has_matrix_units(gpu),
             plain / gpu.bandwidth_bytes_per_s / _MIDDLE_RIDGE,
-            precision not in HALF or gpu.calibration in _TRAINED_IN_HALF,
+            precision not in HALF or gpu.is_measured_in_half,  # in fp32 GPUs of each kind were measured
             streaming_bytes_per_s(gpu) / gpu.bandwidth_bytes_per_s,
             NARROW_SPEEDUP if has_narrow_units(gpu, precision) else 1.0,
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from math import ceil
 
-from gpusage_hooks.types import Interval, Price
+from gpusage_hooks.types import Price
 
 WIDTH, HEIGHT = 340, 230
 LEFT, RIGHT, TOP, BOTTOM = 40, 14, 28, 42
@@ -57,30 +57,27 @@ def panel(curve: Sequence[Price], top: int) -> str:
     low = [_point(price.share_percent, price.slowdown.low, top) for price in curve]
     high = [_point(price.share_percent, price.slowdown.high, top) for price in reversed(curve)]
     value = [_point(price.share_percent, price.slowdown.value, top) for price in curve]
-    marked = [price for price in curve if price.share_percent in MARKED_PERCENTS]
-    marks = "".join(_mark(price.share_percent, price.slowdown, top) for price in marked)
+    marks = ""
+    for price in curve:
+        if price.share_percent in MARKED_PERCENTS:
+            percent, slowdown = price.share_percent, price.slowdown
+            x, y = _x(percent), _y(slowdown.value, top)
+            words = f"{percent} %: {slowdown.value:.2f}x ({slowdown.low:.2f}-{slowdown.high:.2f})"
+            marks += (
+                f"<g fill='{COLOUR}'><title>{words}</title><circle cx='{x:.1f}' cy='{y:.1f}' r='4'/>"
+                f"<text x='{x + 6:.1f}' y='{y - 7:.1f}' font-size='13' fill='#222'>{slowdown.value:.2f}x</text></g>"
+            )
+
+    # Slowdown times share is the GPU time: on this line it is that of the whole GPU.
+    inside = (percent for percent in PERCENTS if WHOLE_PERCENT / percent <= top)
+    proportion = [_point(percent, WHOLE_PERCENT / percent, top) for percent in inside]
     return (
         f"<g font-family='system-ui,sans-serif'><title>{title}: slowdown against share</title>"
         f"<text x='{LEFT}' y='16' font-size='14' font-weight='bold'>{title}</text>{_axes(top)}"
-        f"<path d='M{'L'.join([*low, *high])}Z' fill='{BAND}' fill-opacity='.7'/>{_proportion(top)}"
+        f"<path d='M{'L'.join([*low, *high])}Z' fill='{BAND}' fill-opacity='.7'/>"
+        f"<path d='M{'L'.join(proportion)}' stroke='#888' stroke-dasharray='4 4' fill='none'/>"
         f"<path d='M{'L'.join(value)}' stroke='{COLOUR}' stroke-width='2' fill='none'/>{marks}</g>"
     )
-
-
-def _mark(percent: int, slowdown: Interval, top: int) -> str:
-    x, y = _x(percent), _y(slowdown.value, top)
-    words = f"{percent} %: {slowdown.value:.2f}x ({slowdown.low:.2f}-{slowdown.high:.2f})"
-    return (
-        f"<g fill='{COLOUR}'><title>{words}</title><circle cx='{x:.1f}' cy='{y:.1f}' r='4'/>"
-        f"<text x='{x + 6:.1f}' y='{y - 7:.1f}' font-size='13' fill='#222'>{slowdown.value:.2f}x</text></g>"
-    )
-
-
-def _proportion(top: int) -> str:
-    # Slowdown times share is the GPU time: on this line it is that of the whole GPU.
-    inside = (percent for percent in PERCENTS if WHOLE_PERCENT / percent <= top)
-    points = [_point(percent, WHOLE_PERCENT / percent, top) for percent in inside]
-    return f"<path d='M{'L'.join(points)}' stroke='#888' stroke-dasharray='4 4' fill='none'/>"
 
 
 def _axes(top: int) -> str:

@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 
 from gpusage.service.job_monitor import JobMonitor
 from gpusage.service.recorder import Recorder
-from gpusage.service.request_handler import BOUNDS_S, AnswerCounters, Labels, RequestHandler
+from gpusage.service.request_handler import BOUNDS_S, Labels, RequestHandler
 from gpusage.service.usage_collector import RunCounters
 from gpusage_hooks.units import HOUR_S
 
@@ -191,7 +191,16 @@ class MetricsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every family."""
         yield InfoMetricFamily("gpusage_build", "gpusage's version.", {"version": version("gpusage")})
-        yield from _answer_families(self._request_handler.tally)
+
+        tally = self._request_handler.tally
+        names = ("manager", "code", "mode")
+        yield _labelled_counter("gpusage_decisions", "Decisions on jobs.", names, dict(tally.decisions))
+        # Prometheus counts in each bucket what is in the lower ones, too.
+        buckets = zip([*map(str, BOUNDS_S), "+Inf"], accumulate([*tally.duration_counts]), strict=True)
+        what = "Time from an incoming question to its answer."
+        durations = HistogramMetricFamily("gpusage_answer_duration_seconds", what)
+        durations.add_metric([], [*buckets], tally.duration_sum_s)
+        yield durations
 
         counts, missed = self._request_handler.counts, self._request_handler.missed
         yield _counter("gpusage_answers_overdue", "Answers without a decision, for lack of time.", counts.overdue)
@@ -216,32 +225,15 @@ class MetricsCollector(Collector):
         yield _counter(
             "gpusage_jobs_requeued", "Jobs that ran out of their share's memory and run again.", jobs["requeued"]
         )
-        yield from _run_families(self._runs)
 
-
-def _answer_families(tally: AnswerCounters) -> Iterator[Metric]:
-    names = ("manager", "code", "mode")
-    yield _labelled_counter("gpusage_decisions", "Decisions on jobs.", names, dict(tally.decisions))
-    # Prometheus counts in each bucket what is in the lower ones, too.
-    counts = accumulate([*tally.duration_counts])
-    bounds = [*map(str, BOUNDS_S), "+Inf"]
-    what = "Time from an incoming question to its answer."
-    durations = HistogramMetricFamily("gpusage_answer_duration_seconds", what)
-    durations.add_metric([], [*zip(bounds, counts, strict=True)], tally.duration_sum_s)
-    yield durations
-
-
-def _run_families(tally: RunCounters) -> Iterator[Metric]:
-    yield _labelled_counter(
-        "gpusage_runs_observed", "Runs that nodes reported.", ("manager", "outcome"), dict(tally.runs)
-    )
-    promises: Counts = {(result,): tally.promises[result] for result in ("fulfilled", "broken", "unknown")}
-    yield _labelled_counter("gpusage_promises", "Shares by whether their promise was fulfilled.", ("result",), promises)
-    hours = dict(tally.hours)
-
-    for position, (name, what) in enumerate(AMOUNTS.items()):
-        seconds: Counts = {(gpu,): HOUR_S * astuple(amounts)[position] for gpu, amounts in hours.items()}
-        yield _labelled_counter(f"gpusage_gpu_{name}_seconds", f"GPU time of runs {what}.", ("gpu",), seconds)
+        runs, hours = dict(self._runs.runs), dict(self._runs.hours)
+        yield _labelled_counter("gpusage_runs_observed", "Runs that nodes reported.", ("manager", "outcome"), runs)
+        promises: Counts = {(result,): self._runs.promises[result] for result in ("fulfilled", "broken", "unknown")}
+        what = "Shares by whether their promise was fulfilled."
+        yield _labelled_counter("gpusage_promises", what, ("result",), promises)
+        for position, (name, what) in enumerate(AMOUNTS.items()):
+            seconds: Counts = {(gpu,): HOUR_S * astuple(amounts)[position] for gpu, amounts in hours.items()}
+            yield _labelled_counter(f"gpusage_gpu_{name}_seconds", f"GPU time of runs {what}.", ("gpu",), seconds)
 
 
 def _counter(name: str, help_text: str, count: float) -> Metric:

@@ -35,12 +35,6 @@ def _split_words(value: object) -> tuple[str, ...]:
     return tuple(str(word) for word in value if word) if isinstance(value, Iterable) else ()
 
 
-def _node_states(node: Mapping[str, Any]) -> set[str]:
-    """Return a node's state and its flags, in capitals."""
-    words = (*_split_words(node.get("state")), *_split_words(node.get("state_flags")))
-    return {state for word in words for state in re.findall(r"\w+", word.upper())}
-
-
 def counts(gres: str, name: str) -> dict[str, int]:
     """Return the count of each type of the resource *name* in a node's GRES; an untyped one has the type ``""``."""
     total: dict[str, int] = {}
@@ -138,7 +132,8 @@ class NodeState:
 
 def parse_node(node: Mapping[str, Any]) -> NodeState:
     """Return a node from Slurm's JSON: texts joined by commas in 22.05, lists from 23.02 on."""
-    states = _node_states(node)
+    words = (*_split_words(node.get("state")), *_split_words(node.get("state_flags")))
+    states = {state for word in words for state in re.findall(r"\w+", word.upper())}
     usable = not any(state.startswith(_UNUSABLE_STATES) for state in states)
 
     # Before 25.11 a share gets none of the cores that a node reserves for whole GPUs (RestrictedCoresPerGPU), and

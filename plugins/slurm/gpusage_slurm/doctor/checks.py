@@ -92,9 +92,9 @@ def _answer_times(own: OwnEvidence) -> Finding:
         return warned(name, "unknown: gpusaged does not answer", "fix that first")
 
     # Of one job both sides may count the same silence, gpusaged as overdue and slurmctld as silent.
-    requests, missed = own.status.get("asks", {}), own.status.get("missed", {})
-    late, resting = max(requests.get("overdue", 0), missed.get("silent", 0)), missed.get("rest", 0)
-    request_count = requests.get("requests", 0) + resting
+    lines, missed = own.status.get("lines", {}), own.status.get("missed", {})
+    late, resting = max(lines.get("overdue", 0), missed.get("silent", 0)), missed.get("rest", 0)
+    request_count = lines.get("requests", 0) + resting
     observation = f"of {request_count} jobs {late} had no answer in time, {resting} were not asked about after that"
     if late + resting > request_count * _TOLERATED_LATE:
         todo = (

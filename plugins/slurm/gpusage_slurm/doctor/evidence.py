@@ -198,7 +198,7 @@ def _dry_run(socket: str) -> bool:
 
 def _request_count(socket: str) -> int:
     _, status, _ = read_status((socket,))
-    return int((status or {}).get("asks", {}).get("requests", 0))
+    return int((status or {}).get("lines", {}).get("requests", 0))
 
 
 def _lua_modules() -> frozenset[str]:

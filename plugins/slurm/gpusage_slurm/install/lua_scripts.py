@@ -9,11 +9,11 @@ Invariants:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from gpusage.settings.configuration import CaptureMode, DaemonSettings, LearningSettings
-from gpusage_slurm.settings import SlurmSettings
+from gpusage.settings.configuration import CaptureMode
+from gpusage_hooks.comment import MODEL_NAMES
 
 LUA_FOLDER = Path(__file__).parents[1] / "lua"
 MODULES = ("gpusage.lua", "gpusage_request.lua", "gpusage_cli.lua")
@@ -32,38 +32,32 @@ _SOCKET = re.compile(r'socket = "([^"]*)"')
 _BYTE = re.compile(rb"\\(\d{3})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LuaSettings:
-    """The settings of the Lua modules.
+def job_submit_block(folder: Path, socket: str, limit_ms: float) -> str:
+    """Return the lines that make a site's job_submit.lua ask gpusaged after its own slurm_job_submit.
 
-    Attributes:
+    Args:
         folder: Where the host's copies of Lua modules lie.
         socket: Where gpusaged listens.
         limit_ms: Limit on the whole exchange with gpusaged; slurmctld holds its locks meanwhile.
-        command: The `gpusage` command, by its full path.
-        card_limit_s: Limit on reading a model on the login node.
-        capture: Whose own runs show their models, as in `LearningSettings`.
     """
-
-    folder: Path = LUA_FOLDER
-    socket: str = DaemonSettings().socket
-    limit_ms: float = SlurmSettings().limit_ms
-    command: str = "gpusage"
-    card_limit_s: float = SlurmSettings().card_limit_s
-    capture: CaptureMode = LearningSettings().capture
+    return _render_block(folder, "gpusage", f"{{ socket = {quoted(socket)}, limit_ms = {limit_ms:g} }}")
 
 
-def job_submit_block(settings: LuaSettings) -> str:
-    """Return the lines that make a site's job_submit.lua ask gpusaged after its own slurm_job_submit."""
-    table = f"{{ socket = {quoted(settings.socket)}, limit_ms = {settings.limit_ms:g} }}"
-    return _render_block(settings, "gpusage", table)
+def cli_filter_block(
+    folder: Path, command: str, limit_s: float, capture: CaptureMode, model_names: Sequence[str] = MODEL_NAMES
+) -> str:
+    """Return the lines that make a site's cli_filter.lua send a model's card after its own filter.
 
-
-def cli_filter_block(settings: LuaSettings) -> str:
-    """Return the lines that make a site's cli_filter.lua send a model's card after its own filter."""
-    command, capture = quoted(settings.command), quoted(settings.capture)
-    table = f"{{ command = {command}, limit_s = {settings.card_limit_s:g}, capture = {capture} }}"
-    return _render_block(settings, "gpusage_cli", table)
+    Args:
+        folder: Where the host's copies of Lua modules lie.
+        command: The `gpusage` command, by its full path.
+        limit_s: Limit on reading a model on the login node.
+        capture: Whose own runs show their models, as in `LearningSettings`.
+        model_names: How models are named here, those of plugins among them.
+    """
+    names = ", ".join(map(quoted, model_names))
+    settings = f"command = {quoted(command)}, limit_s = {limit_s:g}, capture = {quoted(capture)}"
+    return _render_block(folder, "gpusage_cli", f"{{ {settings}, names = {{ {names} }} }}")
 
 
 def quoted(text: str) -> str:
@@ -80,9 +74,9 @@ def socket_in(job_submit: str) -> str | None:
     return _BYTE.sub(lambda number: bytes([int(number[1])]), match[1].encode()).decode("utf-8", "replace")
 
 
-def _render_block(settings: LuaSettings, module: str, table: str) -> str:
+def _render_block(folder: Path, module: str, table: str) -> str:
     # Where our module cannot be loaded, the functions that Slurm demands must be there all the same.
-    path = quoted(f"{settings.folder}/?.lua")
+    path = quoted(f"{folder}/?.lua")
     log = "slurm.log_info" if module == "gpusage" else "slurm.log_debug"  # a user's terminal stays clean
     stand_ins = "".join(f"  {name} = {name} or nothing\n" for name in REQUIRED[module])
     return (

@@ -20,12 +20,13 @@ from pathlib import Path
 
 from gpusage.boundary.edits import Edit, edit_of, read_text
 from gpusage.node.dividing import libexec_folder
+from gpusage.plugins.loading import load_hooks
 from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage.settings.configuration_file import configuration_path, default_configuration, load_configuration
+from gpusage_hooks.comment import MODEL_NAMES
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_slurm.install import node_scripts, slurm_conf
 from gpusage_slurm.install.lua_scripts import (
-    LuaSettings,
     cli_filter_block,
     job_submit_block,
     socket_in,
@@ -136,15 +137,12 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
     """Return the edits of an installation; without *mode*, a new site gets ``observe`` and an old one keeps its own."""
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
     ours = configuration.of_manager(SlurmSettings)
-    settings = LuaSettings(
-        folder=site.libexec,
-        socket=configuration.daemon.socket,
-        limit_ms=ours.limit_ms,
-        card_limit_s=ours.card_limit_s,
-        command=str(site.command),
-        capture=configuration.learning.capture,
-    )
-    blocks = {"job_submit.lua": job_submit_block(settings), "cli_filter.lua": cli_filter_block(settings)}
+    capture = configuration.learning.capture
+    names = (*MODEL_NAMES, *load_hooks().describe_model_names())
+    blocks = {
+        "job_submit.lua": job_submit_block(site.libexec, configuration.daemon.socket, ours.limit_ms),
+        "cli_filter.lua": cli_filter_block(site.libexec, str(site.command), ours.card_limit_s, capture, names),
+    }
     edits = [
         edit_of(site.folder / name, with_block(read_text(site.folder / name) or "", body))
         for name, body in blocks.items()
@@ -152,7 +150,13 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
 
     before = slurm_conf.read_files(site.slurm_conf)
     texts = dict(before)
-    _add_lists(texts, site)
+    # A generic resource in AccountingStorageTRES keeps a slurmctld without slurmdbd from starting.
+    counted = uses_slurmdbd(texts[_file_of("AccountingStorageType", texts, site)])
+    for key, items in slurm_conf.ADDED_ITEMS.items():
+        if key != "AccountingStorageTRES" or counted:
+            path = _file_of(key, texts, site)
+            texts[path] = slurm_conf.with_list_items(texts[path], key, *items)
+
     edits += _add_node_side(texts, site, across_users=configuration.sharing.across_users)
     edits.append(edit_of(site.gpusage_toml, _toml(read_text(site.gpusage_toml), mode)))
     edits += _unit_edits(site, wanted=True)
@@ -223,16 +227,6 @@ def tracks_or_bills_mps(text: str) -> bool:
     """Return whether slurm.conf's *text* counts gres/mps, so that a share is neither free nor outside every limit."""
     tracked = (slurm_conf.setting(text, "AccountingStorageTRES") or "").lower().split(",")
     return "gres/mps" in tracked or bool(_BILLED.search(text))
-
-
-def _add_lists(texts: dict[Path, str], site: Site) -> None:
-    """Add our items to the lists in *texts*."""
-    # A generic resource in AccountingStorageTRES keeps a slurmctld without slurmdbd from starting.
-    counted = uses_slurmdbd(texts[_file_of("AccountingStorageType", texts, site)])
-    for key, items in slurm_conf.ADDED_ITEMS.items():
-        if key != "AccountingStorageTRES" or counted:
-            path = _file_of(key, texts, site)
-            texts[path] = slurm_conf.with_list_items(texts[path], key, *items)
 
 
 def _add_node_side(texts: dict[Path, str], site: Site, *, across_users: bool) -> list[Edit]:

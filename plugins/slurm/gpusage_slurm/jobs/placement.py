@@ -105,14 +105,14 @@ def could_run_on_whole_gpu(node: NodeState, job: scontrol.Line, own: str, mark: 
         mark: Its own, by which nodes that it avoids for its neighbours' sake are known.
     """
     cpu_count = int(job.get("NumCPUs", "1").partition("-")[0])
-    of_cpu = parse_mib(job.get("MinMemoryCPU", "0")) * cpu_count
+    of_cpu = (parse_mib(job.get("MinMemoryCPU", "0")) or 0.0) * cpu_count
     groups = feature_groups(own) if own else ((),)
     return (
         node.open
         and free_whole_gpus(node) > 0
         and bool({*job.get("Partition", "").split(",")} & {*node.partitions})
         and node.cpu_count - node.used_cpu_count >= cpu_count
-        and node.memory_mib - node.used_memory_mib >= max(parse_mib(job.get("MinMemoryNode", "0")), of_cpu)
+        and node.memory_mib - node.used_memory_mib >= max(parse_mib(job.get("MinMemoryNode", "0")) or 0.0, of_cpu)
         and any({*group} <= {*node.features} for group in groups)
         and may_run_on(job, mark, node.name)
     )
@@ -151,7 +151,7 @@ def avoided_node_reason(row: Row, avoided: Iterable[NodeState]) -> str:
     mark, resources = parse_annotation(row["admin_comment"]), requested_tres(row)
     share = parse_tres(mark.after.partition(", ")[0] if mark else "")
     units = next((resource.count or 0 for resource in share), 0)
-    cpu_count, mib = int(resources.get("cpu", "1")), parse_mib(resources.get("mem", "0"))
+    cpu_count, mib = int(resources.get("cpu", "1")), parse_mib(resources.get("mem", "0")) or 0.0
 
     for node in avoided:
         has_host = cpu_count <= node.cpu_count - node.used_cpu_count and mib <= node.memory_mib - node.used_memory_mib

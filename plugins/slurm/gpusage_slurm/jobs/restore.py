@@ -227,8 +227,10 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units:
 
     # 22.05. All shares of one GPU are as good as a GPU, where all GPUs count alike.
     may_count = accept_all_units or any(setting.startswith("Features=") for setting in freed)
-    units = _units_per_gpu() if may_count else None
-    return units is not None and is_granted(f"mps:{units}")
+    nodes = map(parse_node, scontrol.nodes()) if may_count else ()
+    units = {units_per_gpu(node.gres, kind) for node in nodes for kind in counts(node.gres, "gpu")}
+    units.discard(0)  # of slices, and other GPUs that are not shared
+    return len(units) == 1 and is_granted(f"mps:{units.pop()}")
 
 
 def _placement_settings(job: AnnotatedJob, mark: JobAnnotation, features: str) -> tuple[str, ...]:
@@ -238,14 +240,6 @@ def _placement_settings(job: AnnotatedJob, mark: JobAnnotation, features: str) -
     if own is not None:
         settings.append(f"Features={own}")
     return (*settings, *readmission_settings(job, mark))
-
-
-def _units_per_gpu() -> int | None:
-    """Return how many shares every GPU that can be shared counts, ``None`` where they differ."""
-    nodes = map(parse_node, scontrol.nodes())
-    units = {units_per_gpu(node.gres, kind) for node in nodes for kind in counts(node.gres, "gpu")}
-    units.discard(0)  # of slices, and other GPUs that are not shared
-    return units.pop() if len(units) == 1 else None
 
 
 def _is_own_share(resource: Tres, mark: JobAnnotation) -> bool:

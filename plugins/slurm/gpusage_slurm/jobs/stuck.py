@@ -93,20 +93,16 @@ def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
             # The nodes are read for the first job that needs them, if any does.
             if idle is None and row["Reason"] in _QUEUED:
                 idle = nodes.idle
-            reason = (
-                avoided_node_reason(row, nodes.named(avoided_while_pending(row)))
-                or _idle_node_reason(row, idle or (), requests)
-                or _binding_reason(row, nodes, requests)
-            )
+
+            reason = avoided_node_reason(row, nodes.named(avoided_while_pending(row)))
+            if not reason:
+                # What no idle node could run without its other demands cannot run with them, and they cost a question.
+                reason = stuck_reason(row, idle or (), {})
+                if reason and row["Reason"] in _QUEUED:
+                    reason = stuck_reason(row, idle or (), requests.request_of(row))
+            reason = reason or _binding_reason(row, nodes, requests)
+
         yield annotated_job(row, reason)
-
-
-def _idle_node_reason(row: Row, idle: Sequence[NodeState], requests: _PendingRequests) -> str:
-    # A job that no idle node could run without its other demands cannot run with them, and they cost a question.
-    reason = stuck_reason(row, idle, {})
-    if reason and row["Reason"] in _QUEUED:
-        return stuck_reason(row, idle, requests.request_of(row))
-    return reason
 
 
 def stuck_reason(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:
@@ -135,7 +131,7 @@ def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
     return (
         bool({*row["Partition"].split(",")} & {*node.partitions})
         and node.has_shares
-        and parse_mib(resources.get("mem", "0")) <= node.memory_mib
+        and (parse_mib(resources.get("mem", "0")) or 0.0) <= node.memory_mib
         and int(resources.get("cpu", "1")) <= node.cpu_count
         and may_run_on(job, parse_annotation(row["admin_comment"]), node.name)
         and (features == NULL or {*features.split("&")} <= {*node.features})

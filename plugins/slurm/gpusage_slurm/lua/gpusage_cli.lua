@@ -5,7 +5,8 @@
 -- srun inside a job that holds a share instead of a GPU: asks for the share when the script asks for the GPU.
 -- Whatever goes wrong, the command goes on as the user wrote it.
 
-local M = { command = "gpusage", limit_s = 2, capture = "opt-in" }
+-- `names` are how models are named here, such as *.onnx: gpusage's own and those of plugins, as the installer writes them.
+local M = { command = "gpusage", limit_s = 2, capture = "opt-in", names = {} }
 
 local MAXIMUM_CARD_BYTES = 16384
 local MAXIMUM_COMMENT_BYTES = 1024
@@ -30,14 +31,19 @@ local function set_variable(name, value)
   return is_installed and pcall(stdlib.setenv, name, value)
 end
 
--- Return whether `comment` may name a model or opt out. `gpusage job-card` knows the names of models, a plugin's too; here
--- a first word that looks like a file (x.onnx, x.acme) or like a name (hf:bert) is enough to start it.
+-- Return whether `comment` may name a model or opt out; gpusage_hooks.comment parses it. Anything else must start no Python:
+-- most comments belong to a site's own tools.
 function M.may_name_model(comment)
   if comment:lower():find("gpusage", 1, true) then return true end
   local words = comment:match("^%s*(.-)%s*$"):gsub(",", ";") .. ";"
   if words:find("^model=") or words:find(";%s*model=") then return true end
   local first = words:match("^(%S-);") or "" -- one that blanks follow begins a sentence
-  return first:find("%.%a[%w_-]*$") ~= nil or first:find("^%a[%w_-]*:[^/]") ~= nil
+  if first:find("^%w+=") then return false end -- a setting of somebody's
+  for _, name in ipairs(M.names) do
+    local pattern = name:gsub("[%-%.%+%[%]%(%)%$%^%%]", "%%%0"):gsub("%*", ".*"):gsub("%?", ".")
+    if first:find("^" .. pattern .. "$") then return true end
+  end
+  return false
 end
 
 -- Return the texts of the `#GPUSAGE ...` lines at a script's head, as job_submit reads them. Most scripts have none, and load

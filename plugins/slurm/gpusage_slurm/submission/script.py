@@ -30,6 +30,7 @@ MAXIMUM_BYTES = 256 * 1024
 _DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
 _WORDS = re.compile(r"#GPUSAGE[ \t]+(.*)")
 _COUNT = re.compile(r"[0-9]{1,9}")
+_AMOUNT = re.compile(r"[0-9]{1,9}[KMGT]?", re.IGNORECASE)  # sbatch takes no fraction
 # A directive may end in a comma, since the texts of several are joined by commas.
 _TAIL = f"{string.whitespace},"
 _HEAD_CHARACTERS = 16 * 1024
@@ -240,8 +241,8 @@ def _field(name: str, value: str) -> Iterator[tuple[str, str]]:
 
     # Whole MiB of ``32G``, as job_submit sees them; empty where it is no amount, which sbatch will say.
     elif name in _MEMORY:
-        mib = parse_mib(value)
-        yield _MEMORY[name], str(math.ceil(mib)) if mib else ""
+        mib = parse_mib(value) if _AMOUNT.fullmatch(value) else None
+        yield _MEMORY[name], "" if mib is None else str(math.ceil(mib))
     elif name in _PLAIN:
         yield _PLAIN[name], value
 

@@ -13,7 +13,7 @@ from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMo
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.doctor.checks import run_checks
 from gpusage_slurm.doctor.evidence import Evidence, sampler_python
-from gpusage_slurm.install.lua_scripts import LuaSettings, job_submit_block, with_block
+from gpusage_slurm.install.lua_scripts import LUA_FOLDER, job_submit_block, with_block
 from gpusage_slurm.install.node_scripts import PROLOG, plan_copies
 from gpusage_slurm.install.site import Site, socket_candidates
 
@@ -56,7 +56,7 @@ def healthy(tmp_path: Path) -> Evidence:
         gres_conf="Name=mps Count=200 File=/dev/nvidia[0-1] Flags=all_sharing\n",
         cluster=Cluster(manager="slurm", version="26.05", pools=(POOL,)),
         own=OwnEvidence(
-            configuration=Configuration(mode="enforce"), status={"asks": {"requests": 1}, "records": {"lost": 0}}
+            configuration=Configuration(mode="enforce"), status={"lines": {"requests": 1}, "records": {"lost": 0}}
         ),
         dry_run_arrived=True,
         lua_modules=frozenset({"socket", "posix"}),
@@ -79,7 +79,7 @@ def test_a_healthy_site_passes_every_check(healthy: Evidence) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asks", "missed", "verdict", "expected"),
+    ("lines", "missed", "verdict", "expected"),
     [
         ({"requests": 100, "overdue": 5}, {"silent": 2}, "pass", "of 100 jobs 5 had no answer in time, 0 were"),
         ({"requests": 100, "overdue": 6}, {}, "warn", "of 100 jobs 6 had"),
@@ -93,15 +93,15 @@ def test_a_healthy_site_passes_every_check(healthy: Evidence) -> None:
     ],
 )
 def test_jobs_that_got_no_answer_in_time_are_told(
-    healthy: Evidence, asks: dict[str, int], missed: dict[str, int], verdict: str, expected: str
+    healthy: Evidence, lines: dict[str, int], missed: dict[str, int], verdict: str, expected: str
 ) -> None:
-    made = finding(with_own(healthy, status={"asks": asks, "missed": missed}), "answers in time")
+    made = finding(with_own(healthy, status={"lines": lines, "missed": missed}), "answers in time")
     assert (made.verdict, made.observation[: len(expected)]) == (verdict, expected)
 
 
 def test_gpusaged_is_looked_for_where_slurmctld_asks_too() -> None:
     ours = Configuration(daemon=DaemonSettings(socket="/ours"))
-    block = with_block("return 0\n", job_submit_block(LuaSettings(socket="/it's \"\u00e9\\")))
+    block = with_block("return 0\n", job_submit_block(LUA_FOLDER, "/it's \"\u00e9\\", 40))
     usual = DaemonSettings().socket
     assert socket_candidates(ours, "") == ("/ours", usual)
     assert socket_candidates(None, block) == ("/it's \"\u00e9\\", usual)

@@ -12,7 +12,8 @@ import pytest
 
 from gpusage.graphs.card.error import encode_error
 from gpusage.settings.configuration import CaptureMode
-from gpusage_slurm.install.lua_scripts import LuaSettings, cli_filter_block, quoted
+from gpusage_hooks.comment import MODEL_NAMES
+from gpusage_slurm.install.lua_scripts import LUA_FOLDER, cli_filter_block, quoted
 from gpusage_slurm.submission.request import decode_missing_card_reason
 from gpusage_slurm.submission.script import run_record
 
@@ -143,7 +144,8 @@ def sbatch(
         )
         + " end\n"
     )
-    block = cli_filter_block(LuaSettings(command=str(command), card_limit_s=limit_s, capture=capture))
+    names = (*MODEL_NAMES, "*.acme", "acme.v2:*", "*.7z")
+    block = cli_filter_block(LUA_FOLDER, str(command), limit_s, capture, names)
     return (
         stand_in_posix
         + OPTIONS % options
@@ -291,14 +293,20 @@ def test_a_comment_that_job_card_has_nothing_to_say_to_sends_nothing(drive: Driv
         ("Gpusage: model=r", True),
         ("r.onnx,batch=2", True),
         ("batch=2, model=r", True),
-        ("net.acme,batch=2", True),  # a plugin may read it
-        ("acme:net", True),
+        ("net.acme,batch=2", True),  # a plugin's, which the installer has named
+        ("acme.v2:net", True),
+        ("net.7z,batch=2", True),
         ("", False),
         ("project=x", False),
         ("r.onnx is my model", False),
         ("run 1.2", False),
         ("v1.2", False),
         ("https://example.org/ticket", False),
+        ("ticket:1234", False),
+        ("john.doe", False),
+        ("nf-core:rnaseq", False),
+        ("data.csv,x", False),
+        ("x=r.onnx", False),
         ("ABC-1: try again", False),
     ],
 )
@@ -392,7 +400,7 @@ def test_other_commands_are_left_alone(drive: Drive, tmp_path: Path, kind: str) 
 
 
 def test_the_installers_block_survives_that_gpusage_is_gone(drive: Drive, tmp_path: Path) -> None:
-    block = cli_filter_block(LuaSettings(folder=tmp_path))
+    block = cli_filter_block(tmp_path, "gpusage", 2, "opt-in")
     calls = "slurm_cli_setup_defaults() + slurm_cli_pre_submit({}, 0) + slurm_cli_post_submit()"
     report = drive(f"package.path = ''\n{block}\npackage.path = arg[1] .. '/?.lua'\nreturn {{ verdict = {calls} }}")
     assert "module 'gpusage_cli' not found" in report["logged"]

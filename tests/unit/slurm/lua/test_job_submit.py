@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpusage.store.annotation import parse_annotation
-from gpusage_slurm.install.lua_scripts import LUA_FOLDER, LuaSettings, job_submit_block, quoted
+from gpusage_slurm.install.lua_scripts import LUA_FOLDER, job_submit_block, quoted
 from waiting import LIMIT_S, wait_until
 
 Drive = Callable[..., dict[str, Any]]
@@ -661,7 +661,7 @@ def test_the_installers_block_wraps_a_sites_script(drive: Drive, tmp_path: Path)
     folder.mkdir()
     for name in ("gpusage.lua", "gpusage_request.lua"):
         (folder / name).write_bytes((LUA_FOLDER / name).read_bytes())
-    block = job_submit_block(LuaSettings(folder=folder, socket=str(tmp_path / "s"), limit_ms=2000))
+    block = job_submit_block(folder, str(tmp_path / "s"), 2000)
     assert len(block.splitlines()) <= 8
     script = f"package.path = ''\nfunction slurm_job_submit() return 0 end\n{block}"
     with server(tmp_path / "s", answering(REWRITE)):
@@ -673,7 +673,7 @@ def test_the_installers_block_wraps_a_sites_script(drive: Drive, tmp_path: Path)
 
 
 def test_the_installers_block_survives_that_gpusage_is_gone(drive: Drive, tmp_path: Path) -> None:
-    block = job_submit_block(LuaSettings(folder=tmp_path))
+    block = job_submit_block(tmp_path, "/run/gpusage.sock", 40)
     calls = "submit = slurm_job_submit({}, {}, 0), modify = slurm_job_modify()"
     report = drive(f"package.path = ''\n{block}\npackage.path = arg[1] .. '/?.lua'\nreturn {{ {calls} }}")
     assert "module 'gpusage' not found" in report["logged"]

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.yarn.test_share_plan import NEED
 
 from gpusage.policies.neighbours import BROKEN_PROMISE, trouble
 from gpusage_hooks.types import Code, Decision, GpuNeed, GpuRequest, Interval, Neighbour, Rules, Slo, Workload
@@ -53,7 +54,7 @@ def test_a_need_comes_back_to_four_digits_and_any_plan_can_hold_it(
     percent: int, ends: tuple[float, float], step_s: float, workload: Workload
 ) -> None:
     text = describe_need(decision(percent, need(interval(*ends), interval(step_s, step_s), percent)), workload)
-    assert re.fullmatch(r"[0-9a-z.,:=+-]{0,400}", text)  # as in Plan.java
+    assert re.fullmatch(r"[0-9a-z.,:=+-]{0,400}", text)  # as in Plan.java, whose test accepts the need below
     neighbour = reported(percent, text)
     assert (neighbour.nodes, neighbour.share_percent, neighbour.thread_percent) == ((NODE,), percent, percent)
     assert neighbour.need.sm_activity.high == pytest.approx(max(ends), rel=1e-3)
@@ -61,6 +62,11 @@ def test_a_need_comes_back_to_four_digits_and_any_plan_can_hold_it(
     if workload.slo:
         assert (neighbour.workload.slo, neighbour.workload.batch_size) == (workload.slo, 8)
         assert neighbour.need.step_time_s.high == pytest.approx(step_s, rel=1e-3)
+
+
+def test_a_need_is_as_the_plan_has_it_that_java_accepts() -> None:
+    predicted = need(interval(0.3, 0.4), interval(1e-5, 2e-5), 40)
+    assert describe_need(decision(40, predicted, threads=80), replace(PROMISE, slowdown=1.3)) == NEED
 
 
 def test_a_promise_that_was_told_is_kept_like_one_that_is_known() -> None:

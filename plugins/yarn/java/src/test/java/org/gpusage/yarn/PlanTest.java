@@ -4,6 +4,9 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collections;
@@ -26,6 +29,21 @@ class PlanTest {
     assertEquals(30, plan.fallbackAfterS);
     assertEquals(2, plan.containers);
     assertEquals(false, plan.rescue);
+  }
+
+  /** Python writes each accepted plan, and none of the refused ones: tests/unit/yarn/test_share_plan.py reads the same file. */
+  @Test
+  void whatPythonWritesIsAcceptedAsItIs() throws Exception {
+    Path file = Paths.get(PlanTest.class.getResource("/plans.txt").toURI());
+    for (String line : Files.readAllLines(file)) {
+      String[] words = line.split(" ", 2);
+      String text = FlatJson.toBase64(words[1]);
+      if (words[0].equals("accepted")) {
+        assertEquals(words[1], FlatJson.fromBase64(Plan.parse(text).toBase64()));
+      } else {
+        assertThrows(Plan.PlanException.class, () -> Plan.parse(text), line);
+      }
+    }
   }
 
   @Test
