@@ -106,12 +106,6 @@ def run_by(place: str) -> Callable[[Callable[[], None]], Callable[..., Any]]:
     return decorate
 
 
-def place_of(command: click.Command) -> str | None:
-    """Return the action of *command*, ``module:function``; ``None`` if it stands with its signature."""
-    place: str | None = getattr(command.callback, "place", None)
-    return place
-
-
 class LazyGroup(click.Group):
     """Knows its commands by name, and loads plugins only for a command that is not built in."""
 
