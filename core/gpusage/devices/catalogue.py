@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, lru_cache
 from importlib.resources import files
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -101,7 +102,7 @@ class Catalogue:
         for gpu in self._rows:
             if gpu.vendor == "nvidia":
                 firsts.setdefault(gpu.generation, gpu)
-        return tuple(sorted(firsts.values(), key=lambda gpu: gpu.launch_year))
+        return tuple(sorted(firsts.values(), key=attrgetter("launch_year")))
 
 
 def name_key(name: str) -> str:
