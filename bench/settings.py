@@ -58,7 +58,8 @@ def job_schema() -> str:
 
 
 def _json_example(row: JobKey) -> object:
-    return json.loads(row.example) if row.kind.json_schema.get("type") in ("integer", "number") else row.example
+    is_number = row.kind.json_schema.get("type") in ("integer", "number", ["number", "string"])
+    return json.loads(row.example) if is_number else row.example
 
 
 def site_table() -> Iterator[str]:

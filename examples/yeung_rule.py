@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from gpusage.devices.shares import memory_cap_bytes
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Candidate, Decision, PolicyInput, Stage
 
@@ -37,27 +38,25 @@ def decide(stage: Stage, policy_input: PolicyInput, draft: Decision) -> Decision
     named = policy_input.request.gpu_type
     candidates = [each for each in policy_input.candidates if named in (None, each.name, each.gpu.name)]
     reason = _obstacle(policy_input, candidates)
-    percent = 0
-    if not reason:
-        needed = {each.name: _needed_percent(each) for each in candidates}
-        tightest = max(needed, key=lambda name: needed[name])
-
-        # One more than MOST_JOBS shares must not fit on a GPU.
-        percent = max(needed[tightest], 100 // (MOST_JOBS + 1) + 1)
-        if percent > MOST_PERCENT:
-            reason = f"it needs {percent} % of a {tightest}"
     if reason:
         return replace(draft, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"), plugin=__name__)
+
+    # One more than MOST_JOBS shares must not fit on a GPU.
+    tightest = max(candidates, key=_needed_percent)
+    percent = max(_needed_percent(tightest), 100 // (MOST_JOBS + 1) + 1)
+    if percent > MOST_PERCENT:
+        reason = f"a whole GPU is kept: it needs {percent} % of a {tightest.name}"
+        return replace(draft, reasons=(*draft.reasons, reason), plugin=__name__)
 
     request = replace(
         draft.request,
         gpu_count=0,
         mps_thread_percent=percent,
         thread_cap_percent=100,
-        memory_cap_bytes=min(percent * each.gpu.memory_bytes // 100 for each in candidates),
+        memory_cap_bytes=min(memory_cap_bytes(each.gpu.memory_bytes, percent) for each in candidates),
     )
-    reasons = (f"packed by its GPU utilization, {percent} % of a GPU", "no slowdown is promised")
-    return replace(draft, request=request, reasons=(*draft.reasons, *reasons), plugin=__name__, need=candidates[0].need)
+    reasons = (f"packed by its GPU utilization and memory, {percent} % of a GPU", "no slowdown is promised")
+    return replace(draft, request=request, reasons=(*draft.reasons, *reasons), plugin=__name__, need=tightest.need)
 
 
 def _obstacle(policy_input: PolicyInput, candidates: list[Candidate]) -> str:
@@ -70,6 +69,9 @@ def _obstacle(policy_input: PolicyInput, candidates: list[Candidate]) -> str:
     whole += [pool.site_type for pool in policy_input.cluster.pools if pool.gpu is None]
     if whole or not candidates:
         return f"it could land on {', '.join(whole)}, which cannot be shared" if whole else "no GPU can be shared"
+    strange = [each.name for each in candidates if not each.need.familiar]
+    if strange:
+        return "the workload is unlike those that the prediction was fitted on"
     unknown = [each.name for each in candidates if each.known.gpu_utilization is None]
     return f"its GPU utilization is not known on {', '.join(unknown)}; write utilization=60" if unknown else ""
 

@@ -138,7 +138,12 @@ def parse_model(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest:
         else:
             texts[key] = value
 
-    values = _read_values(texts)
+    values: dict[str, Any] = {key: JOB_KEYS[key].kind.parse(key, text) for key, text in texts.items()}
+    for key, rule, cure in contradictions(values, _spelled):
+        refuse(key, rule, texts[key], cure)
+    if "generate" in values:  # only a model that answers has tokens to generate, so the mode need not be written
+        values.setdefault("mode", "infer")
+
     model, enabled = values.pop("model", ""), values.pop("gpusage", True)
     values.pop("learn", None)  # a job that names its model need not show it
     first_run = values.pop("first_run", "")
@@ -181,16 +186,6 @@ def _pairs(text: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
-
-
-def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parsed value of each key of *texts*, all of which belong together."""
-    values = {key: JOB_KEYS[key].kind.parse(key, text) for key, text in texts.items()}
-    for key, rule, cure in contradictions(values, _spelled):
-        refuse(key, rule, texts[key], cure)
-    if "generate" in values:  # only a model that answers has tokens to generate, so the mode need not be written
-        values.setdefault("mode", "infer")
-    return values
 
 
 def _spelled(key: str, value: str = "") -> str:

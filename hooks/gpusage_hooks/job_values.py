@@ -228,6 +228,12 @@ class Bandwidth(Number):
 class Rate(Number):
     """A number of events per second, such as ``5``; the unit may be written, ``5/s``."""
 
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return a number, or a text with the unit."""
+        number = Number.json_schema.__get__(self)
+        return {**number, "type": ["number", "string"], "pattern": r"^[0-9.]+ ?/s$"}
+
     def parse(self, key: str, text: str) -> float:
         """Return the number."""
         return Number.parse(self, key, text.removesuffix("/s").rstrip())

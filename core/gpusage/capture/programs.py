@@ -103,7 +103,7 @@ def program_in_script(text: str) -> Program:
             variables |= {each[1]: each[2] for each in assigned if each is not None}
         elif words[0] == "cd" and len(words) > 1:
             folder = str(Path(folder) / words[1])
-        elif any(_is_start(word) for word in words):
+        elif any(_PYTHON.fullmatch(name) or name in _LAUNCHERS for name in (Path(word).name for word in words)):
             if "$(" in line or "`" in line:
                 message = (
                     f"Line {line.strip()!r} must have words that need no shell to be worked out; got a command in it. "
@@ -133,11 +133,6 @@ def no_job_script(program: str = "") -> RequestError:
         f"For a program, write 'gpusage capture -- python {name}'."
     )
     return RequestError(message)
-
-
-def _is_start(word: str) -> bool:
-    name = Path(word).name
-    return _PYTHON.fullmatch(name) is not None or name in _LAUNCHERS
 
 
 def _words(line: str) -> list[str]:

@@ -48,11 +48,6 @@ Examples:
   gpusage capture --submit train.sbatch
   gpusage capture --shell 'cd examples && BATCH=64 python train.py --batch $BATCH'
 """
-GATE_EXAMPLES = """\b
-Examples:
-  gpusage gate -- python train.py --epochs 3
-  gpusage gate --serve -- python server.py
-"""
 
 
 @click.command(epilog=PREDICT_EXAMPLES)
@@ -237,10 +232,7 @@ def capture() -> None:
     """
 
 
-@click.command(
-    epilog=GATE_EXAMPLES,
-    context_settings={"allow_interspersed_args": False},
-)
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--serve", is_flag=True, help="COMMAND is the inference job; each call of its model is a request.")
 @click.option("--gpu", metavar="NAME", help="Predict the parts of a step for this GPU.  [default: PyTorch's own]")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
@@ -250,4 +242,6 @@ def gate() -> None:
 
     While a request is in flight, training holds back the parts of its step that need more than half of the GPU.
     It keeps at least a fifth of the time. Both jobs must be one user's. It needs the extra [torch].
+
+    Example: gpusage gate -- python train.py --epochs 3
     """

@@ -89,9 +89,8 @@ def pop_job_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options.pop(name) for name in JOB_KEYS if name in options}
 
 
-def json_option(function: Function) -> Function:
-    """Add ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")(function)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
+"""Adds ``--json``."""
 
 
 def duration_s(text: str) -> float:
@@ -165,11 +164,8 @@ def complete_gpu(_: click.Context, __: click.Parameter, incomplete: str) -> list
     return [CompletionItem(gpu.name, help=gpu.generation) for gpu in advisor().catalogue if gpu.name.startswith(wanted)]
 
 
-def models_argument(function: Function) -> Function:
-    """Add one or more models as ``models``."""
-    return click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)(
-        function
-    )
+models_argument = click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
+"""Adds one or more models as ``models``."""
 
 
 def gpu_option(*, multiple: bool) -> Callable[[Function], Function]:

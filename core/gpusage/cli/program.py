@@ -23,7 +23,7 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import wraps
 from types import MappingProxyType
@@ -106,12 +106,6 @@ def run_by(action: str) -> Callable[[Callable[[], None]], Callable[..., Any]]:
     return decorate
 
 
-def action_of(command: click.Command) -> str | None:
-    """Return the action of *command*, ``module:function``; ``None`` if it stands with its signature."""
-    action: str | None = getattr(command.callback, "action", None)
-    return action
-
-
 class LazyGroup(click.Group):
     """Knows its commands by name, and loads plugins only for a command that is not built in."""
 
@@ -154,8 +148,7 @@ class LazyGroup(click.Group):
         if name not in BUILT_IN:
             namesakes = [each for each in _commands(_hooks().commands_of(name)) if each.name == name]
             for namesake in namesakes[:1]:
-                own: Container[str] = namesake.commands if isinstance(namesake, click.Group) else rest
-                if not rest or rest[0] in own:
+                if not isinstance(namesake, click.Group) or (rest and rest[0] in namesake.commands):
                     return name, namesake, rest
 
         command = self.get_command(ctx, name)

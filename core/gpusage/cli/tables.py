@@ -193,8 +193,9 @@ def interval_text(figure: Interval, unit: str = "") -> str:
 def number_text(value: float) -> str:
     """Return *value* with three digits, never with an exponent."""
     # The limits lie half a digit below 10 and 100: 9.996 is written 10.0.
-    digits = next((digits for limit, digits in ((9.995, 2), (99.95, 1)) if abs(value) < limit), 0)
-    return f"{value:.{digits}f}"
+    if abs(value) < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"
 
 
 def count_text(value: float) -> str:

@@ -16,9 +16,10 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, lru_cache
 from importlib.resources import files
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -38,8 +39,17 @@ class Catalogue:
     """GPUs by name, alias, NVML name and the type name of a workload manager."""
 
     def __init__(self, rows: Sequence[Gpu]) -> None:
-        """Index *rows*; a later row replaces an earlier one of the same name."""
-        self._rows = tuple({gpu.name: with_generation(gpu) for gpu in rows}.values())
+        """Index *rows*; a later row replaces an earlier one of the same name, but for what it leaves out."""
+        by_name: dict[str, Gpu] = {}
+        for gpu in rows:
+            # A site corrects what it measured of a board; its links, for example, stay those that are known.
+            earlier, known = by_name.get(gpu.name), {}
+            if earlier is not None and earlier.generation == gpu.generation:
+                for each in fields(gpu):
+                    if getattr(gpu, each.name) == each.default != getattr(earlier, each.name):
+                        known[each.name] = getattr(earlier, each.name)
+            by_name[gpu.name] = with_generation(replace(gpu, **known) if known else gpu)
+        self._rows = tuple(by_name.values())
 
         # A name overrides an alias, a later row's alias an earlier one's.
         self._by_key: dict[str, Gpu] = {}
@@ -92,7 +102,7 @@ class Catalogue:
         for gpu in self._rows:
             if gpu.vendor == "nvidia":
                 firsts.setdefault(gpu.generation, gpu)
-        return tuple(sorted(firsts.values(), key=lambda gpu: gpu.launch_year))
+        return tuple(sorted(firsts.values(), key=attrgetter("launch_year")))
 
 
 def name_key(name: str) -> str:

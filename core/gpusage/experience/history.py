@@ -143,7 +143,13 @@ class History:
                 # A user's own runs of this script count one level nearer.
                 users = [windows for user, windows in self.shared.get(key, {}).items() if user != own]
                 by_user = [window_on(gpu, windows.get(quantity, {}), quantity, find_gpu) for windows in users]
-                window = _combine_users([window for window in by_user if window is not None])
+                each = [window for window in by_user if window is not None]
+                window = None
+                if each:
+                    # Each user counts once, and the highest end is that of all.
+                    middle = median(one.middle for one in each)
+                    low, high = min(one.low for one in each), max(one.high for one in each)
+                    window = Window(count=len(each), low=low, middle=middle, high=high)
             else:
                 window = window_on(gpu, self.windows.get(key, {}).get(quantity, {}), quantity, find_gpu)
 
@@ -176,19 +182,6 @@ def window_of(values: Sequence[float]) -> Window:
     """Return the newest `WINDOW_RUNS` of *values*, of which there is one at least."""
     newest = values[-WINDOW_RUNS:]
     return Window(count=len(newest), low=min(newest), middle=median(newest), high=max(newest))
-
-
-def _combine_users(windows: Sequence[Window]) -> Window | None:
-    """Return several users' *windows* as one: each user counts once, and the highest end is that of all."""
-    if not windows:
-        return None
-
-    return Window(
-        count=len(windows),
-        low=min(window.low for window in windows),
-        middle=median(window.middle for window in windows),
-        high=max(window.high for window in windows),
-    )
 
 
 def window_on(gpu: Gpu, windows: Mapping[str, Window], quantity: Quantity, find_gpu: GpuLookup) -> Window | None:

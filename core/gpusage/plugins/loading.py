@@ -97,7 +97,7 @@ def make_hooks(points: Sequence[EntryPoint] = (), built_in: Iterable[str] = BUIL
 
 
 def _is_foreign(point: EntryPoint) -> bool:
-    return point.dist is None or point.dist.name != PACKAGE
+    return point.dist is None or point.dist.name not in (PACKAGE, f"{PACKAGE}-desk")
 
 
 def _registered_built_in(manager: pluggy.PluginManager, name: str, version: str) -> Plugin:

@@ -46,7 +46,11 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
     # A slice is isolated and cut already, so it need save no GPU time to be the better choice.
     chosen_slice = choose_slice([*slice_offers(policy_input)], reach, within, rules.bind)
     if chosen_slice:
-        return _on_slice(draft, chosen_slice, within, policy_input)
+        candidate = chosen_slice.candidate
+        request = replace(draft.request, preferred_gpus=(), required_gpus=(), slice_type=candidate.name)
+        reasons = [f"a slice that shares nothing costs {cost(chosen_slice.slowdown)}, {_accepted_slowdown(within)}"]
+        reasons += _solo_run_reasons(policy_input)
+        return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=candidate.need)
 
     obstacle = _obstacle(policy_input.cluster, rules, within)
     if obstacle:
@@ -154,15 +158,6 @@ def _on_share(draft: Decision, choice: Choice, within: Limits, policy_input: Pol
     if choice.binding:
         reasons += [f"bound to {type_names(candidates)}, where that holds"]
     return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(shown))
-
-
-def _on_slice(draft: Decision, offer: Offer, within: Limits, policy_input: PolicyInput) -> Decision:
-    """Return *draft* with the slice of *offer* in place of the whole GPU."""
-    candidate = offer.candidate
-    request = replace(draft.request, preferred_gpus=(), required_gpus=(), slice_type=candidate.name)
-    reasons = [f"a slice that shares nothing costs {cost(offer.slowdown)}, {_accepted_slowdown(within)}"]
-    reasons += _solo_run_reasons(policy_input)
-    return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=candidate.need)
 
 
 def _accepted_slowdown(within: Limits) -> str:

@@ -17,7 +17,7 @@ from gpusage.predictors.artifacts import Card
 from gpusage.predictors.times.step_time import engine_of, replays_graph
 from gpusage.predictors.work.lowering import Lowering, is_autocast, is_fused, is_fusion_measured, step_flop
 from gpusage.predictors.work.sequences import FRAMES_RANK, is_language_model, is_speech_model
-from gpusage_hooks.types import Decoding, Gpu, ModelGraph, Precision, Workload
+from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
 MAXIMUM_NODE_COUNT = 100_000
 LEAST_SHARE = 0.1
@@ -67,7 +67,12 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
     if workload.mode == "infer" and workload.generate is None and is_language_model(graph):
         return (NO_CACHE_NOTE,)
     if workload.generate is not None:
-        return _frames_notes(graph, workload.generate)
+        # Of a prompt of sound that has another length than the model was read with.
+        frames = [max(shape[1:]) for _, shape in graph.inputs if len(shape) == FRAMES_RANK and min(shape[1:]) > 0]
+        if workload.generate.prompt_tokens in frames or not frames or not is_speech_model(graph):
+            return ()
+        rule = "an encoder like Whisper's takes no other number"
+        return (f"The model was read with {frames[0]} frames of sound; {rule}.",)
 
     if workload.lora:
         of_rank = f"All linear layers but the output's have adapters of rank {workload.lora}"
@@ -81,14 +86,6 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
         "gradients through the whole model."
     )
     return (note,)
-
-
-def _frames_notes(graph: ModelGraph, decoding: Decoding) -> tuple[str, ...]:
-    """Return one sentence where a prompt of sound has another length than the model was read with."""
-    frames = [max(shape[1:]) for _, shape in graph.inputs if len(shape) == FRAMES_RANK and min(shape[1:]) > 0]
-    if decoding.prompt_tokens in frames or not frames or not is_speech_model(graph):
-        return ()
-    return (f"The model was read with {frames[0]} frames of sound; an encoder like Whisper's takes no other number.",)
 
 
 def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:

@@ -90,28 +90,19 @@ NAMES: Mapping[Dimension, Callable[[Observation], str]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
-    """GPU hours by each of `NAMES`, the group with the most booked hours first.
-
-    Attributes:
-        all_jobs: Hours of all jobs.
-        unseen: Hours of runs that nobody sampled.
-    """
-
-    groups: Mapping[Dimension, tuple[GroupTally, ...]]
-    all_jobs: GroupTally
-    unseen: GroupTally
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     observed: Observation
     hours: Amounts
     share: PossibleShare | None
 
 
-def break_down(observations: Iterable[Observation], rules: ReportRules) -> Breakdown:
-    """Return the GPU hours of each group of jobs."""
+def break_down(
+    observations: Iterable[Observation], rules: ReportRules
+) -> tuple[Mapping[Dimension, tuple[GroupTally, ...]], GroupTally, GroupTally]:
+    """Return the GPU hours by each of `NAMES`, of all jobs, and of the runs that nobody sampled.
+
+    The group with the most booked hours comes first.
+    """
     runs = []
     for of_job in runs_by_job(observations):
         # A share lies on one node.
@@ -120,7 +111,7 @@ def break_down(observations: Iterable[Observation], rules: ReportRules) -> Break
             share = possible_share(each, rules.sharing, rules.find_gpu, rules.least_sampled_s) if may_share else None
             runs.append(_Run(observed=each, hours=amounts_of(each, rules.least_sampled_s), share=share))
 
-    groups = {}
+    groups: dict[Dimension, tuple[GroupTally, ...]] = {}
     for dimension, name_of in NAMES.items():
         members: dict[str, list[_Run]] = defaultdict(list)
         for run in runs:
@@ -129,11 +120,7 @@ def break_down(observations: Iterable[Observation], rules: ReportRules) -> Break
         # The name breaks ties, so that a report of the same runs is the same text.
         groups[dimension] = tuple(sorted(tallies, key=lambda group: (-group.hours.booked, group.name)))
 
-    return Breakdown(
-        groups=groups,
-        all_jobs=_tally("", runs),
-        unseen=_tally("", [run for run in runs if run.hours.unseen]),
-    )
+    return groups, _tally("", runs), _tally("", [run for run in runs if run.hours.unseen])
 
 
 def joined(groups: Sequence[GroupTally]) -> GroupTally:

@@ -187,7 +187,7 @@ def report_of(
 
     gpus = _by_gpu(observations, rates.per_hour, least_s)
     enforced, withheld = count_promises(observations, least_s)
-    breakdown = break_down(observations, rules)
+    groups, all_jobs, unseen = break_down(observations, rules)
 
     # Without any price there is no sum, not a sum of 0.
     priced = [each.money for each in gpus if each.money is not None]
@@ -210,9 +210,9 @@ def report_of(
         promises_enforced=enforced,
         promises_withheld=withheld,
         unnamed=count_unnamed_jobs(records, observations, least_s),
-        groups=breakdown.groups,
-        all_jobs=breakdown.all_jobs,
-        unseen=breakdown.unseen,
+        groups=groups,
+        all_jobs=all_jobs,
+        unseen=unseen,
         totals=period_totals(observations, least_s),
         previous=period_totals(previous, least_s) if previous else None,
         hardly_used=hardly_used_jobs(observations, least_s),

@@ -172,7 +172,7 @@ class DecisionStore(ABC):
         if version > schema_version():
             message = (
                 f"Store {self._name} must have a schema of at most version {schema_version()}; got {version}. "
-                "Update gpusage, or name another one in [store] url."
+                "Update gpusage if a newer one wrote it; else move it aside, or name another one in [store] url."
             )
             raise StoreError(message)
 

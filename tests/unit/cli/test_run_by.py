@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
-from gpusage.cli.program import action_of, run_by
+from gpusage.cli.program import run_by
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,12 @@ def commands(command: click.Command, words: str, context: click.Context) -> Iter
             inner = command.get_command(context, name)
             assert inner is not None
             yield from commands(inner, f"{words} {name}", context)
+
+
+def action_of(command: click.Command) -> str | None:
+    """Return the action of *command*, ``module:function``; ``None`` if it stands with its signature."""
+    action: str | None = getattr(command.callback, "action", None)
+    return action
 
 
 DEFERRED = [typed for typed in commands(main, "gpusage", click.Context(main)) if action_of(typed.command)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import gpusage
-from gpusage.devices.catalogue import Catalogue, builtin_catalogue, slices_of
+from gpusage.devices.catalogue import Catalogue, builtin_catalogue, describe_gpus, slices_of
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.parallel.links import allreduce_s_per_byte
 from gpusage_hooks.types import Decoding, Gpu, ModelGraph, Workload
@@ -155,3 +155,13 @@ def test_a_site_s_row_takes_what_is_known_of_its_generation_and_says_the_rest_it
     linked = replace(row, link_bytes_per_s=h100.link_bytes_per_s)
     assert allreduce_s_per_byte(linked, 8) == allreduce_s_per_byte(h100, 8) < allreduce_s_per_byte(row, 8)
     assert Catalogue([row]).find("h900") is row
+
+
+def test_a_row_that_replaces_another_keeps_what_it_leaves_out() -> None:
+    """A site repeats the plain fields of its B200 and says nothing of links; another generation inherits nothing."""
+    board = builtin_catalogue().find("b200")
+    plain = {each.name: getattr(board, each.name) for each in fields(board) if each.default is MISSING}
+    mine = Gpu(**{**plain, "memory_bytes": board.memory_bytes // 2})
+    assert Catalogue([*describe_gpus(), mine]).find(board.name) == replace(board, memory_bytes=mine.memory_bytes)
+    other = Catalogue([*describe_gpus(), replace(mine, generation="unheard of")]).find(board.name)
+    assert other.link_bytes_per_s is None

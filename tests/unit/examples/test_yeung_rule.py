@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.devices.shares import memory_cap_bytes
 from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import ENTRY_POINT_GROUP, make_hooks
 from gpusage.predictors.intervals import exact_interval
@@ -74,10 +75,15 @@ def test_a_share_holds_utilization_and_memory_with_all_of_the_threads(
     policy_input = known_input(*utilizations, memory_gib=memory_gib)
     request = decided(hooks, policy_input).request
     assert (request.gpu_count, request.mps_thread_percent, request.thread_cap_percent) == (0, percent, 100)
-    assert request.memory_cap_bytes == min(percent * each.gpu.memory_bytes // 100 for each in policy_input.candidates)
+    # Less what the driver and MPS need, so that shares that add up to a GPU fit together.
+    parts = [memory_cap_bytes(each.gpu.memory_bytes, percent) for each in policy_input.candidates]
+    assert request.memory_cap_bytes == min(parts)
 
 
 def refusals() -> Iterator[tuple[PolicyInput, str]]:
+    unlike = known_input(exact_interval(0.3))
+    strange = replace(unlike.candidates[0], need=replace(unlike.candidates[0].need, familiar=False))
+    yield replace(unlike, candidates=(strange,)), "the workload is unlike those"
     yield known_input(exact_interval(0.6), None), "its GPU utilization is not known on sample-small"
     yield known_input(exact_interval(0.85)), "it needs 85 % of a sample-old"
     yield known_input(exact_interval(0.3), workload=Workload(slowdown=1.0)), "it must not become slower"

@@ -137,7 +137,9 @@ class Observer:
             return None
 
         module = unwrapped(outer)
-        if _has_other_forward(module) or next(weights_of(module), None) is None:
+        # Lightning's runs another method as its forward for a while, within DDP.
+        has_other_forward = "forward" in vars(module) and hasattr(module, "training_step")
+        if has_other_forward or next(weights_of(module), None) is None:
             return None
         if is_of_keras(module) and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs))):
             return None  # a layer that is put into a model
@@ -196,7 +198,7 @@ class Observer:
             form=form,
             is_training=module.training,
             has_gradient=torch.is_grad_enabled(),
-            precision=_autocast_precision(),
+            precision=AUTOCAST.get(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else None,
         )
         key = call.key()
         for known in self.calls:
@@ -272,15 +274,6 @@ def is_fsdp(module: nn.Module) -> bool:
 def is_of_keras(module: nn.Module) -> bool:
     """Return whether *module* is from Keras, which has its own optimizers and training loop."""
     return any(each.__module__.partition(".")[0] == "keras" for each in type(module).__mro__)
-
-
-def _has_other_forward(module: nn.Module) -> bool:
-    """Return whether *module* runs another method as its forward for a while, as Lightning's does within DDP."""
-    return "forward" in vars(module) and hasattr(module, "training_step")
-
-
-def _autocast_precision() -> str | None:
-    return AUTOCAST.get(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else None
 
 
 def _generated() -> tuple[int, int] | None:

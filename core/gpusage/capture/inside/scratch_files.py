@@ -52,7 +52,10 @@ def main() -> None:
             sys.stderr.write(f"{error.strerror or error}\n")
             sys.exit(NO_SCRATCH_STATUS)
         os.chdir(folder)  # into the overlay
-        _drop_capabilities()
+        # Root, too, has no capability in the namespace then, and could otherwise remove the overlays.
+        for capability in range(_LAST_CAPABILITY + 1):
+            _libc.prctl(_DROP_FROM_BOUNDING_SET, capability, 0, 0, 0)
+        _check(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
         _become_first_process()
 
     os.nice(19)
@@ -91,7 +94,9 @@ def _enter_namespaces(*, has_network: bool) -> None:
 
 def _overlay(folders: Iterable[Path]) -> None:
     """Make all mounts read-only, and lay an overlay in memory on each of *folders*."""
-    targets = overlaid([each.resolve() for each in folders if each.is_dir()], _mounts())
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    mounts = [Path(line.split(" ")[4].encode().decode("unicode_escape")) for line in lines]
+    targets = overlaid([each.resolve() for each in folders if each.is_dir()], mounts)
     scratch = tempfile.mkdtemp(prefix="gpusage-capture-")
     # Private first, so that no mount here reaches the host's own namespace.
     _mount("none", "/", "", _PRIVATE | _RECURSIVE, "")
@@ -111,18 +116,6 @@ def _overlay(folders: Iterable[Path]) -> None:
 
     _mount("none", "/dev/shm", "tmpfs", 0, f"size={SCRATCH_BYTES}")  # noqa: S108 - one of its own
     os.close(work)
-
-
-def _mounts() -> list[Path]:
-    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    return [Path(line.split(" ")[4].encode().decode("unicode_escape")) for line in lines]
-
-
-def _drop_capabilities() -> None:
-    """Drop all capabilities in the namespace, also for root, who could otherwise remove the overlays."""
-    for capability in range(_LAST_CAPABILITY + 1):
-        _libc.prctl(_DROP_FROM_BOUNDING_SET, capability, 0, 0, 0)
-    _check(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
 
 
 def _become_first_process() -> None:

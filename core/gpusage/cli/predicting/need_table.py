@@ -125,7 +125,7 @@ def show(group: Sequence[Prediction]) -> None:
     graph, run = group[0].graph, group[0].workload
     columns, rows, sentences = table(group)
 
-    tables.show_title(graph.name)
+    tables.show(graph.name, style="bold")
     tables.show(f"{describe_model(graph)}\n{describe_workload(graph, run, has_batch=len(group) == 1)}\n")
     tables.show_rows(columns, rows)
     tables.show("\n".join(["", *(f"- {note}" for note in sentences), *([""] if sentences else [])]))

@@ -153,17 +153,15 @@ def _build_graph(
 
 
 def _with_defaults(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
-    return replace(graph, notes=(*graph.notes, *_default_notes(graph, shape)))
-
-
-def _default_notes(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Yield a note on each sequence with a default length."""
+    """Return *graph* with a note on each sequence that has a default length."""
+    notes = [*graph.notes]
     for place, (name, sizes) in enumerate(graph.inputs):
         key = "seq" if place == 0 else {"decoder_input_ids": "decoder_seq"}.get(name, name)
         keys = {name, key, *(("sequence",) if place == 0 else ()), *(("seq",) if key == "decoder_seq" else ())}
         if len(sizes) == _SEQUENCE_RANK and not keys & set(shape):
             default = f"{printable(name)} has a default length, {key}={sizes[1]}"
-            yield f"{default}; set yours by shape={key}=N. With generate it does not count."
+            notes.append(f"{default}; set yours by shape={key}=N. With generate it does not count.")
+    return replace(graph, notes=tuple(notes))
 
 
 def _check_numbers(configuration: object, source: str) -> None:

@@ -242,7 +242,7 @@ def _read_node(reader: Reader, message: Message) -> OnnxNode:
     op_type, overload, domain = fields.text(4), fields.text(8), fields.text(7)
     return OnnxNode(
         name=fields.text(3),
-        op_type=f"{op_type}:{overload}" if overload else op_type,
+        op_type=_overloaded(op_type, overload),
         domain="" if domain == "ai.onnx" else domain,
         inputs=fields.texts(1),
         outputs=fields.texts(2),

@@ -155,23 +155,17 @@ class _Interpreter:
             raise GraphError(message)
 
         if function is not None:
-            return self._run_function(function, node, inputs, scope)
+            # A function sees nothing of its caller but its inputs, so its scope has no parent.
+            names = (one.name for one in function.inputs)
+            values = {name: value for name, value in zip(names, inputs, strict=False) if value is not None}
+            bound = replace(function, nodes=tuple(_bind_attributes(inner, node.attributes) for inner in function.nodes))
+            return list(self._run_graph(bound, _Scope(values, {}, depth=scope.depth + 1)))
         if node.op_type == "If" and not node.domain:
             return self._run_branch(node, inputs, scope)
         if node.op_type in {"Loop", "Scan"} and not node.domain:
             return self._run_loop(node, inputs, scope)
         self._count_weights(node, inputs)
         return self._run_operator(node, inputs, scope)
-
-    def _run_function(
-        self, function: OnnxGraph, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope
-    ) -> list[Value]:
-        """Run a function of the file in place of its call."""
-        # A function sees nothing of its caller but its inputs, so its scope has no parent.
-        names = (one.name for one in function.inputs)
-        values = {name: value for name, value in zip(names, inputs, strict=False) if value is not None}
-        bound = replace(function, nodes=tuple(_bind_attributes(inner, node.attributes) for inner in function.nodes))
-        return list(self._run_graph(bound, _Scope(values, {}, depth=scope.depth + 1)))
 
     def _run_branch(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
         """Run the branch of the condition; the longer branch if the condition depends on a user's data."""

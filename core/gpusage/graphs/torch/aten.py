@@ -33,7 +33,10 @@ def recurrent_layer(recording: Recording, call: AtenCall) -> None:
         shape = (*source.shape[:-1], directions * inner.shape[1])
         output = Tensor(key=(call.outputs[0].key, layer), shape=shape, element_type=call.outputs[0].element_type)
         attributes["hidden_size"] = inner.shape[1]
-        parameters = _parameters(call, directions, kernel, inner)
+        shapes = [(directions, *kernel.shape), (directions, *inner.shape)]
+        if call.arguments.get("has_biases") is not False:
+            shapes.append((directions, 2 * kernel.shape[0]))
+        parameters = [Tensor(key=(kernel.key, position), shape=one) for position, one in enumerate(shapes)]
         recording.add(op_type, (source, *parameters), (output,), attributes)
         for weight in projections:  # of each direction: proj_size makes each state narrower
             states = replace(output, shape=(*shape[:-1], weight.shape[1]))
@@ -88,13 +91,6 @@ def _weights(call: AtenCall, directions: int) -> Iterator[list[Tensor]]:
         yield [*one[:2], *one[2:] * directions]
 
 
-def _parameters(call: AtenCall, directions: int, kernel: Tensor, inner: Tensor) -> list[Tensor]:
-    shapes = [(directions, *kernel.shape), (directions, *inner.shape)]
-    if call.arguments.get("has_biases") is not False:
-        shapes.append((directions, 2 * kernel.shape[0]))
-    return [Tensor(key=(kernel.key, position), shape=shape) for position, shape in enumerate(shapes)]
-
-
 def is_known(name: str) -> bool:
     """Return whether the operator *name* is free, one ONNX operator, or has a rule."""
     plain = functional_name(name)
@@ -110,7 +106,11 @@ def record(recording: Recording, call: AtenCall) -> None:
     if name in _RULES:
         _RULES[name](recording, call)
     elif name in FREE:
-        _free(recording, call)
+        source = call.tensors()[0]
+        if source.element_type == call.outputs[0].element_type:
+            recording.alias(source, call.outputs[0])
+        else:
+            recording.add("Cast", (source,), call.outputs)
     elif name in VIEWS:
         _view(recording, call)
     else:
@@ -126,14 +126,6 @@ def record(recording: Recording, call: AtenCall) -> None:
 def _axis(call: AtenCall) -> dict[str, Attribute]:
     axis = call.arguments.get("dim")
     return {"axis": axis} if isinstance(axis, int) and not isinstance(axis, bool) else {}
-
-
-def _free(recording: Recording, call: AtenCall) -> None:
-    source = call.tensors()[0]
-    if source.element_type == call.outputs[0].element_type:
-        recording.alias(source, call.outputs[0])
-    else:
-        recording.add("Cast", (source,), call.outputs)
 
 
 def _view(recording: Recording, call: AtenCall) -> None:

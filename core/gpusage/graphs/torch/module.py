@@ -77,7 +77,12 @@ def graph_from_module(
     torch = import_library("torch")
     module, arguments, keywords = _callable(torch, source, example_inputs, dict(keywords or {}))
     label = printable(name or type(source).__name__)
-    edges = _edge_list_inputs(torch, module, arguments, keywords)
+    # Some models read a graph: the names of the arguments that list its edges.
+    parameters = list(signature(module.forward).parameters) if hasattr(module, "forward") else []
+    named = [*zip(parameters, arguments, strict=False), *keywords.items()]
+    tensors = [(key, each) for key, each in named if isinstance(each, torch.Tensor)]
+    edges = edge_list_inputs((key, each.shape, not each.is_floating_point()) for key, each in tensors)
+
     with without_warnings(), _evaluation_mode(module):
         result = _run_module(module, arguments, keywords, label, is_graph=bool(edges))
     run = result.run
@@ -261,19 +266,6 @@ def _run_with_batch_axis(
         if run is not None:
             return run, batches.steps_vary_with_batch(shapes)
     return None, False
-
-
-def _edge_list_inputs(
-    torch: Any,  # the module
-    module: Any,  # torch may not be installed
-    arguments: tuple[Any, ...],
-    keywords: dict[str, Any],
-) -> str:
-    """Return the names of the arguments that list the edges of a graph, ``""`` if none does."""
-    names = list(signature(module.forward).parameters) if hasattr(module, "forward") else []
-    named = [*zip(names, arguments, strict=False), *keywords.items()]
-    tensors = [(name, each) for name, each in named if isinstance(each, torch.Tensor)]
-    return edge_list_inputs((name, each.shape, not each.is_floating_point()) for name, each in tensors)
 
 
 @contextmanager

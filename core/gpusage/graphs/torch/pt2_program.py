@@ -197,13 +197,9 @@ class _Interpreter:
         # What follows from an input is no constant: its values are the user's.
         if any(tensor.key in self._from_inputs for tensor in call.tensors()):
             self._from_inputs.update(tensor.key for tensor in outputs)
-        return self._without_causal_mask(call)
 
-    def _without_causal_mask(self, call: AtenCall) -> AtenCall:
-        """Return an attention without a mask that follows from positions alone.
-
-        An exporter writes it out. Where the module runs, attention's own kernel knows which keys come later.
-        """
+        # An exporter writes out a mask that follows from positions alone. Where the module runs, attention's own kernel
+        # knows which keys come later.
         mask = call.tensor("attn_mask") if call.name == "scaled_dot_product_attention" else None
         if mask is None or mask.element_type != "bool" or mask.key in self._from_inputs:
             return call

@@ -53,17 +53,12 @@ def _padded(arguments: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     return row.new_empty((*shape, *row.shape[1:])), torch.full((samples,), steps, dtype=torch.int64, device=_CPU)
 
 
-def _selected_boxes(arguments: Arguments) -> torch.Tensor:
-    """Return as many indices as there are boxes: how many overlap depends on values."""
-    boxes: torch.Tensor = arguments["dets"]
-    return boxes.new_empty(boxes.shape[:1], dtype=torch.int64)
-
-
 SHAPE_FUNCTIONS: Mapping[str, Callable[[Arguments], Any]] = {
     **dict.fromkeys(NAMES, _recurrence),
     "_pack_padded_sequence": _packed,
     "_pad_packed_sequence": _padded,
-    "torchvision.nms": _selected_boxes,
+    # As many indices as there are boxes: how many overlap depends on values.
+    "torchvision.nms": lambda arguments: arguments["dets"].new_empty(len(arguments["dets"]), dtype=torch.int64),
 }
 """By the operator's name in `gpusage.graphs.torch.aten`. Arguments have the names of the operator's schema."""
 
@@ -201,7 +196,11 @@ class _Tracer(TorchDispatchMode):
 
         returned = self._returned(name, func, args, keywords)
         outputs = tuple(self.tensor(leaf) for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor))
-        record(self.recording, AtenCall(name=name, arguments=self._arguments(func, args, keywords), outputs=outputs))
+        arguments: dict[str, Any] = tree_map(
+            lambda leaf: self.tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf,
+            _arguments_by_name(func, args, keywords),
+        )
+        record(self.recording, AtenCall(name=name, arguments=arguments, outputs=outputs))
         return returned
 
     def _returned(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -234,13 +233,6 @@ class _Tracer(TorchDispatchMode):
         """Return *value* as recordings have it, and keep it alive: ``id`` may be reused after its end."""
         self.alive[id(value)] = value
         return Tensor(key=id(value), shape=tuple(value.shape), element_type=_ELEMENT_TYPES.get(value.dtype, "float"))
-
-    def _arguments(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-        known: dict[str, Any] = tree_map(
-            lambda leaf: self.tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf,
-            _arguments_by_name(func, args, keywords),
-        )
-        return known
 
 
 def _arguments_by_name(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:  # an operator

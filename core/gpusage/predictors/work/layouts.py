@@ -82,7 +82,10 @@ def _order(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> 
     if node.op_type == "Transpose":
         return _transposed(order, source, output)
     if node.op_type in _RESHAPES:
-        return _without_ones(_reshaped(order, source, output), output)
+        order = _reshaped(order, source, output)
+        # Where only sizes of 1 stand elsewhere, the order is plain.
+        large = [place for place in order if output[place] != 1]
+        return tuple(range(len(order))) if large == sorted(large) else order
     if class_of(node) == OperatorClass.ELEMENTWISE:
         whole = [place for place, shape in enumerate(node.inputs) if shape == output]
         return _of_input(node, makers, orders, whole[0]) if whole else ()
@@ -167,9 +170,3 @@ def _runs(source: Shape, output: Shape) -> list[tuple[list[int], list[int]]]:
                 return []
         runs.append((before, after))
     return runs if first == len(source) and second == len(output) else []
-
-
-def _without_ones(order: Order, shape: Shape) -> Order:
-    """Return the plain order where only sizes of 1 stand elsewhere, and *order* otherwise."""
-    large = [place for place in order if shape[place] != 1]
-    return tuple(range(len(order))) if large == sorted(large) else order

@@ -335,7 +335,8 @@ def with_adapters(graph: ModelGraph, rank: int) -> ModelGraph:
         sources_here = tuple(place.get(source, source) for source in sources)
         nodes.append(node)
         producers.append(sources_here)
-        if index in read and _is_linear(node):
+        is_linear = node.op_type in ("MatMul", "Gemm") and len(node.inputs) == len(node.parameters[:1]) == 1
+        if index in read and is_linear and len(node.parameters[0]) == _MATRIX_RANK:
             layer = len(nodes) - 1
             nodes += _adapter(node.inputs[0], node.outputs[0], rank)
             producers += [sources_here, (layer + 1,), (layer + 2,), (layer, layer + 3)]
@@ -350,11 +351,6 @@ def with_adapters(graph: ModelGraph, rank: int) -> ModelGraph:
     return replace(
         graph, nodes=tuple(nodes), producers=tuple(producers), parameter_count=count, trainable=added / count
     )
-
-
-def _is_linear(node: Node) -> bool:
-    is_product = node.op_type in ("MatMul", "Gemm") and len(node.inputs) == 1
-    return is_product and bool(node.parameters) and len(node.parameters[0]) == _MATRIX_RANK
 
 
 @lru_cache(maxsize=64)
