@@ -195,8 +195,9 @@ class RequestHandler:
         """Send *response*, then have it recorded; a dry run is no job, and is not recorded."""
         outcome = response.outcome
         code = outcome.decision.code if outcome else Code.DECLINE
-        name = code.value.lower()
-        setattr(self.counts, name, getattr(self.counts, name) + 1)
+        self.counts.rewrite += code is Code.REWRITE
+        self.counts.keep += code is Code.KEEP
+        self.counts.decline += code is Code.DECLINE
         if outcome is None or outcome.is_dry_run:
             self.tally.decisions["", code.value, ""] += outcome is None
             reply(response.line())
