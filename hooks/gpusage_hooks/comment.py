@@ -215,7 +215,7 @@ def contradictions(values: Mapping[str, Any], spell: Callable[..., str]) -> Iter
             cure = f"Add {spell(row.requires, str(count))} or remove {spell(key)}"
             yield key, f"must stand beside {spell(row.requires)}", cure
 
-    # Several GPUs.
+    # Only decoding divides a model among GPUs in inference, by tensor parallelism or, on request, in a pipeline.
     if values.get("gpus", 1) > 1 and mode == "infer" and "generate" not in values:
         yield "gpus", f"must stand beside {spell('generate')} in inference", f"Add {spell('generate', '512+128')}"
     if values.get("strategy") == "pipeline" and mode == "train":

@@ -155,7 +155,7 @@ class Advisor(Predictor):
         if request is None and self.history != "off" and job.request.gpu_count:
             return self._advise_by_history(job, cluster)
 
-        # Read.
+        # A graph has the settings of its file, and the job those that its first run showed.
         graph = read_model(job, request) if request is not None and request.enabled else None
         if request is not None and graph is not None:
             request = self.learned.with_first_run(request_with_model_settings(request, graph), job.submitter)

@@ -171,7 +171,7 @@ class Predictor:
         has_user_figures = workload.alone != NO_EARLIER_RUN
         if finding is NO_FINDING or (finding.others and has_user_figures):
             return []
-        from gpusage.experience.estimates import other_users_figures, own_figures  # numpy, for whoever learned nothing
+        from gpusage.experience.estimates import other_users_figures, own_figures  # no numpy where nothing was learned
 
         if not finding.others:
             known = own_figures(finding, graph, workload, gpus, self.catalogue.find)
@@ -194,7 +194,7 @@ class Predictor:
         there, *needs = self._needs(graph, plain, gpus_of_run, (NOTHING_KNOWN,) * len(gpus_of_run))
         if known_s <= there.step_time_s.value:
             return [NOTHING_KNOWN] * len(gpus)
-        from gpusage.predictors.sharing.slowdown import gpu_bound_odds  # numpy, and few users know a step time
+        from gpusage.predictors.sharing.slowdown import gpu_bound_odds  # imports numpy; few users know a step time
 
         of_gpu = gpu_bound_odds(graph, plain, gpus_of_run[0], known_s)
         return [figures_from_longer_step(known_s, there, need, of_gpu) for need in needs]

@@ -46,7 +46,7 @@ def find_status(paths: Sequence[str]) -> tuple[str, dict[str, Any]]:
     for path in paths:
         with suppress(RequestError):
             return path, status(path)
-    # Again, for its error.
+    # No socket answered: the first one is tried once more, so that its error reaches the caller.
     return paths[0], status(paths[0])
 
 

@@ -72,7 +72,7 @@ class Recorder:
         self._hooks = hooks
         self._is_refused = False
         self._batch: list[Callable[[], DecisionRecord]] = []
-        self._batch_timer: asyncio.TimerHandle
+        self._batch_timer: asyncio.TimerHandle  # set by the first decision of each batch
         self._queue: queue.SimpleQueue[list[DecisionRecord] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
