@@ -140,7 +140,8 @@ def test_a_report_counts_a_job_that_no_node_sampled_and_that_gpusage_never_saw(s
         groups = document["groups"]["partition"]
         return next((dict(each) for each in groups if each["name"] == "billed"), {"job_count": 0})
 
-    wait_until(lambda: in_partition()["job_count"] > 0)
+    # slurmdbd knows of a job before it knows for how long it ran.
+    wait_until(lambda: in_partition().get("hours", {}).get("booked", 0) > 0)
     before = in_partition()
     assert before["hours"]["unseen"] == pytest.approx(before["hours"]["booked"])
     assert before["hours"]["booked"] > 0
