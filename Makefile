@@ -36,10 +36,11 @@ extras: .venv/base  ## more of gpusage into .venv: make extras EXTRAS=torch,trai
 	$(call install,.[$(EXTRAS)])
 
 test: .venv/test  ## what a change needs: unit, contract, property and golden tests, a short round on a real Slurm and YARN (6 minutes)
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not (slurm or yarn or release or browser or nightly)"
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not (slurm or yarn or release or browser or nightly or long)"
 	$(BIN)/pytest $(ON_CLUSTERS) -m "short and (slurm or yarn)"
 
 test-all: test packages  ## the same, and then the other tests: on the host's Slurm, a real YARN, and what is released (15 minutes more)
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m long
 	$(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "slurm and not (short or nightly)"
 	$(BIN)/pytest $(ON_CLUSTERS) -m "(yarn or release or browser) and not (short or nightly)"
 

@@ -24,7 +24,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from waiting import wait_until
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.long]
 HERE = Path(__file__).parent
 NEEDS = {
     **dict.fromkeys(("generate", "masked"), "transformers"),

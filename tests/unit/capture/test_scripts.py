@@ -16,7 +16,7 @@ from gpusage.capture.captured import check_record
 from gpusage_hooks.errors import RequestError
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.long]
 HERE = Path(__file__).parent
 NEEDS = {
     **dict.fromkeys(("generate", "masked"), "transformers"),
