@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import shlex
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from benches import load_bench
 from gpusage.cli import main
 from gpusage_lab.seeds.command import command_of
 
@@ -23,13 +22,7 @@ PAGES_WITH_BLOCKS = ("accuracy", "experiments", "simulator", "published")
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("remake", ROOT / "bench" / "remake.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["remake"] = module
-    specification.loader.exec_module(module)
-    return module
+    return load_bench("remake")
 
 
 def test_a_block_is_made_anew_and_all_else_is_left_as_it_was(bench: ModuleType) -> None:

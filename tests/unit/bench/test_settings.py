@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import get_args
 
 import jsonschema
 import pytest
 
+from benches import load_bench
 from gpusage_hooks.job_keys import JOB_KEYS, Group, JobKey
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def load(name: str) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(f"bench_{name}", ROOT / "bench" / f"{name}.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-SETTINGS = load("settings")
+SETTINGS = load_bench("settings")
 
 
 @pytest.mark.parametrize(
