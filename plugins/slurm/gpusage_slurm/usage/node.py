@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from gpusage.node.dividing.granted import FOLDER, PERCENT_VARIABLE, read_granted, whole_sm_count
+from gpusage.node.sampler.failures import FailureRecorder
 from gpusage.node.sampler.processes import ProcessSelector
 from gpusage.node.sampler.sampling import SampledJob, Sampling, Surroundings
 from gpusage.node.sampler.usage_reports import UsageSpool, append_usage_reports
@@ -39,6 +40,8 @@ JITTER_S = 3.0
 """Jobs that end together do not all ask slurmctld in the same second."""
 # slurmctld may be away for minutes; the usage stays on the node and goes with the next post.
 PAUSES_S = (5.0, 20.0, 60.0, 180.0)
+ENDS = "ends"
+"""The folder of the files that the task epilog reads, below that of `gpusage-mps`."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _DEVICES = re.compile(r"[A-Za-z0-9,/-]+")
 _GOING_ON = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "STOPPED", "SIGNALING")
@@ -118,14 +121,25 @@ def _sample(folder: UsageSpool, job: SampledJob) -> bool:
     pid_file, device_file = folder.file(job.job_id, "pid"), folder.file(job.job_id, "device")
     device_file.write_text(",".join(job.devices))  # by which other jobs' samplers know a partner
 
+    shares = Path(os.environ.get("GPUSAGE_MPS_FOLDER", FOLDER))
+
+    # The task epilog reads there how the job's programs on the GPU ended. Where the kernel does not say that to this
+    # process, or several GPUs hold what one is too small for, there is no such file.
+    recorder = None
+    if len(job.devices) == 1:
+        with suppress(OSError):
+            devices = Path(os.environ.get("GPUSAGE_DEVICE_FOLDER", "/dev"))
+            recorder = FailureRecorder(shares / ENDS / job.job_id, job.identity, devices)
+            recorder.start()
+
     # Without a percentage the job has its GPU for itself, and how many SMs that has is of no interest.
     sm_count = None
     if PERCENT_VARIABLE in os.environ:
         sm_count = whole_sm_count({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": job.devices[0]})
-    shares = Path(os.environ.get("GPUSAGE_MPS_FOLDER", FOLDER))
     surroundings = Surroundings(
         has_partners=lambda: bool({*job.devices} & {*folder.devices_of_other_jobs(job.job_id)}),
         granted=partial(read_granted, job.job_id, folder=shares, sm_count=sm_count),
+        note_memory=recorder.note_memory if recorder else lambda *_: None,
     )
     try:
         sampling = Sampling(job, node_hooks(), surroundings)
@@ -136,6 +150,8 @@ def _sample(folder: UsageSpool, job: SampledJob) -> bool:
             folder.remove(usage)
         return bool(usage.gpu)
     finally:
+        if recorder:
+            recorder.close()
         device_file.unlink(missing_ok=True)
         pid_file.unlink(missing_ok=True)
 
