@@ -1,8 +1,8 @@
 """A node's GPUs, faked: a process that stands for the driver keeps the memory, and refuses what the driver refuses.
 
-The real pieces stay real: the kernel says who asks (number and user of the process at the other end of a socket, and its
-cgroup from /proc), so no variable, namespace or double fork hides anybody. Only the device is faked. What NVIDIA's
-programs and libraries do with it follows their documentation; docs/slurm.md lists what no GPU has shown yet.
+The real pieces stay real: the kernel says who asks (number and user of the process at the other end of a socket) and
+in which cgroup that process is, so no variable, namespace or double fork hides anybody. Only the device is faked. What
+NVIDIA's programs do with it follows their documentation; docs/slurm.md lists what no GPU has shown yet.
 
 One file has three names: `fake-gpu` is any program that computes on a GPU, `nvidia-smi` is NVIDIA's, and
 `fake_gpu.py serve` is the driver. Both programs find their driver by the word that `walls.FakeGpus` writes into them.
@@ -33,7 +33,7 @@ NAMES = {
     CLIENT_TERMINATED: "CUDA_ERROR_MPS_CLIENT_TERMINATED",
 }
 """cuda.h's numbers."""
-INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 2, 3, 4, 6
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NO_SUCH_OBJECT = 2, 3, 4, 6
 """What nvidia-smi's manual page lists as exit codes."""
 MAX = 1 << 62
 FIRST_RELEASE_WITH_LIMITS = 615
@@ -57,7 +57,7 @@ DEFAULTS = {
 
 
 class RefusedError(Exception):
-    """What the driver answers instead of success."""
+    """What the driver responses instead of success."""
 
     def __init__(self, code: int, text: str = "") -> None:
         super().__init__(text or NAMES.get(code, str(code)))
@@ -78,7 +78,7 @@ class Driver:
         self.refusals: list[dict] = []
         self.terminated: set[tuple[int, str]] = set()
 
-    def answer(self, pid: int, uid: int, request: dict) -> dict:
+    def respond(self, pid: int, uid: int, request: dict) -> dict:
         """Do what process *pid* of user *uid* asks for."""
         self.memory = [each for each in self.memory if started(each["pid"]) == each["started"]]
         who = {"pid": pid, "uid": uid, "started": started(pid), "cgroup": self.cgroup_of(pid)}
@@ -154,10 +154,10 @@ class Driver:
 
     def limits_on(self, gpu: dict, cgroup: str) -> list[tuple[str, int, int]]:
         """Return the cgroups whose limits hold for *cgroup*, the nearest first; the driver's own count has one."""
-        found = [
+        matches = [
             (each, *self.limits[gpu["uuid"], each]) for each in ancestors(cgroup) if (gpu["uuid"], each) in self.limits
         ]
-        return found if self.settings["backend"] == "dmem" else found[:1]
+        return matches if self.settings["backend"] == "dmem" else matches[:1]
 
     def pinned_mib(self, request: dict, visible_count: int) -> int | None:
         """Return the limit of a client of MPS: the least of its variable's and its namespace's.
@@ -173,12 +173,12 @@ class Driver:
         parsed = [re.fullmatch(r"\s*(\d+)=(\d+)([MG])B?\s*", each) for each in entries]
         if any(each and int(each[1]) >= visible_count for each in parsed):
             return None
-        found = [
+        matches = [
             int(each[2]) * (1024 if each[3] == "G" else 1)
             for each in parsed
             if each and int(each[1]) == request.get("device", 0)
         ]
-        return min([*found, *([daemon["pinned_mib"]] if daemon["pinned_mib"] is not None else [])], default=None)
+        return min([*matches, *([daemon["pinned_mib"]] if daemon["pinned_mib"] is not None else [])], default=None)
 
     def room(self, who: dict, request: dict, gpu: dict, wanted: int = 0) -> int:
         """Return how many MiB more the process can have."""
@@ -213,7 +213,7 @@ class Driver:
                 self.memory = [each for each in self.memory if each not in ended]
         return before - self.used(gpu)
 
-    def do_take(self, who: dict, request: dict) -> dict:
+    def do_allocate(self, who: dict, request: dict) -> dict:
         """Allocate memory: so many MiB, or all that there is."""
         gpu = self.device(who, request)
         wanted = request["mib"]
@@ -257,10 +257,10 @@ class Driver:
     def named(self, who: dict, name: str | None) -> list[dict]:
         """Return the GPUs of this *name* (number or UUID) among those that the process may open."""
         gpus = self.visible(who, {"environment": {}})
-        found = gpus if name is None else [gpus[number] for number in chosen(name, gpus)]
-        if not found:
-            raise RefusedError(NOT_FOUND, "No devices were found")
-        return found
+        matches = gpus if name is None else [gpus[number] for number in chosen(name, gpus)]
+        if not matches:
+            raise RefusedError(NO_SUCH_OBJECT, "No devices were found")
+        return matches
 
     def do_query(self, who: dict, request: dict) -> dict:
         """Answer --query-gpu."""
@@ -289,7 +289,7 @@ class Driver:
         """Return the cgroup at a path, as `/a/b`."""
         root = str(self.settings["cgroups"]).rstrip("/")
         if not name.startswith(f"{root}/") or not Path(name).is_dir():
-            raise RefusedError(NOT_FOUND, f"cgroup {name} is not below {root}")
+            raise RefusedError(NO_SUCH_OBJECT, f"cgroup {name} is not below {root}")
         return "/" + str(Path(name).relative_to(root))
 
     def supported(self, gpu: dict, cgroup: str) -> None:
@@ -371,7 +371,7 @@ def ancestors(cgroup: str) -> list[str]:
 
 def chosen(wanted: str, gpus: list[dict]) -> list[int]:
     """Return the places of the *wanted* GPUs, numbers or UUIDs; what follows one that is not there does not count."""
-    found: list[int] = []
+    matches: list[int] = []
     for word in filter(None, wanted.split(",")):
         places = [
             place
@@ -380,8 +380,8 @@ def chosen(wanted: str, gpus: list[dict]) -> list[int]:
         ]
         if not places:
             break
-        found += places[:1]
-    return found
+        matches += places[:1]
+    return matches
 
 
 def mib_of(text: str, default: int, maximum: int) -> int:
@@ -398,8 +398,8 @@ class Listener(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         """Answer one."""
         pid, uid, _ = struct.unpack("3i", self.request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        answer = self.server.driver.answer(pid, uid, json.loads(self.rfile.readline()))
-        self.wfile.write(json.dumps(answer).encode() + b"\n")
+        response = self.server.driver.respond(pid, uid, json.loads(self.rfile.readline()))
+        self.wfile.write(json.dumps(response).encode() + b"\n")
 
 
 class Server(socketserver.UnixStreamServer):
@@ -488,23 +488,23 @@ def compute(arguments: list[str]) -> int:
     parser.add_argument("--until", type=Path, metavar="FILE", help="hold it until this file is there")
     parser.add_argument("--managed", action="store_true", help="cudaMallocManaged")
     parser.add_argument(
-        "--say", type=Path, metavar="FILE", help="write the answers here, one a line, and not to the output"
+        "--say", type=Path, metavar="FILE", help="write the responses here, one a line, and not to the output"
     )
     options = parser.parse_args(arguments)
     words = {"device": options.device, "managed": options.managed, **cuda()}
-    answers = [ask("info", **words)] if options.verb == "info" else []
+    responses = [ask("info", **words)] if options.verb == "info" else []
     for mib in options.mib:
-        answers.append(ask("take", mib=None if mib == "all" else int(mib), **words))
-        if answers[-1]["code"]:
+        responses.append(ask("allocate", mib=None if mib == "all" else int(mib), **words))
+        if responses[-1]["code"]:
             break
-    lines = "".join(f"{json.dumps(answer)}\n" for answer in answers)
+    lines = "".join(f"{json.dumps(response)}\n" for response in responses)
     if options.say:
         with options.say.open("a") as file:
             file.write(lines)
     else:
         print(lines, end="", flush=True)
-    if answers and answers[-1]["code"]:
-        print(f"RuntimeError: CUDA error: {answers[-1]['text']}", file=sys.stderr)
+    if responses and responses[-1]["code"]:
+        print(f"RuntimeError: CUDA error: {responses[-1]['text']}", file=sys.stderr)
         return 1
     time.sleep(options.hold)
     while options.until and not options.until.exists():
@@ -530,21 +530,21 @@ def nvidia_smi(arguments: list[str]) -> int:
     if options.command:
         words = {"gpu": options.id, "cgroup": options.namespace}
         if options.set:
-            answer = ask("set_limits", soft=options.soft_limit, hard=options.hard_limit, **words)
+            response = ask("set_limits", soft=options.soft_limit, hard=options.hard_limit, **words)
         else:
-            answer = ask("get_limits", **words)
+            response = ask("get_limits", **words)
     elif options.query_compute_apps:
-        answer = ask("apps")
+        response = ask("apps")
     else:
         fields = (options.query_gpu or "index,name,uuid").split(",")
-        answer = ask("query", gpu=options.id, fields=fields)
-        if options.list_gpus and not answer["code"]:
-            rows = [line.split(", ") for line in answer["lines"]]
-            answer["lines"] = [f"GPU {index}: {name} (UUID: {uuid})" for index, name, uuid in rows]
-    if answer["code"]:
-        print(answer["text"])
-        return int(answer["code"])
-    print("\n".join(answer["lines"]))
+        response = ask("query", gpu=options.id, fields=fields)
+        if options.list_gpus and not response["code"]:
+            rows = [line.split(", ") for line in response["lines"]]
+            response["lines"] = [f"GPU {index}: {name} (UUID: {uuid})" for index, name, uuid in rows]
+    if response["code"]:
+        print(response["text"])
+        return int(response["code"])
+    print("\n".join(response["lines"]))
     return 0
 
 
