@@ -87,18 +87,22 @@ case ${GPUSAGE_THREAD_PERCENT:-} in
 esac
 
 # The batch script's device is the job's only one. If Slurm binds several tasks to GPUs, it hides the device from them.
+device=${CUDA_VISIBLE_DEVICES:-${GPUSAGE_DEVICE:-}}
 if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
-    echo "export GPUSAGE_DEVICE=$CUDA_VISIBLE_DEVICES"
-elif [ -n "${GPUSAGE_DEVICE:-}" ]; then
-    echo "export CUDA_VISIBLE_DEVICES=$GPUSAGE_DEVICE"
+    echo "export GPUSAGE_DEVICE=$device"
+elif [ -n "$device" ]; then
+    echo "export CUDA_VISIBLE_DEVICES=$device"
 fi
 
-# If MPS serves this job, the prolog wrote the GPU's folder and the variables that a client needs. Its only device is 0.
+# If MPS serves this job, the prolog wrote the GPU's folder and the variables that a client needs. If the daemon has died
+# since, the job runs without MPS. Where /proc hides other users' processes, nobody can tell.
 job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
 [ -r "$job_file" ] || exit 0
 {
     read -r folder
     if [ -z "$folder" ] || [ ! -d "$folder/pipe" ]; then exit 0; fi
+    daemon=$(cat "$folder/pipe/nvidia-cuda-mps-control.pid" 2>/dev/null)
+    if [ -n "$daemon" ] && [ ! -d "/proc/$daemon" ] && [ -d /proc/1 ]; then exit 0; fi
     while IFS== read -r name value; do
         case $name in
             CUDA_MPS_SM_PARTITION) # SMs of its own, of which a percentage would take a part; cli_filter looks for one
@@ -110,5 +114,9 @@ job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
         echo "export $name=$value"
     done
 } <"$job_file"
-echo "export CUDA_VISIBLE_DEVICES=0"
+
+# A client of the daemon sees one GPU, as its device 0. A program that finds no daemon (it died, or a container has a /run of
+# its own) must find the same GPU or none. Where Slurm says 0, 0 is right for both: ConstrainDevices lets the job open no
+# other GPU, or its GPU is the node's first. Any other number is right for one of the two, and the UUID for both.
+[ "$device" = 0 ] || echo "export CUDA_VISIBLE_DEVICES=${folder##*/gpu-}"
 exit 0
