@@ -48,6 +48,7 @@ test-versions: .venv/test  ## the Slurm tests on Slurm 22.05, 24.11 and 26.05 (4
 	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "$(MARKS)" --slurm-release $$release || exit 1; done
 
 test-nightly: test-all  ## everything: also the long rounds, other programs as clients, and every Slurm release (an hour)
+	$(BIN)/pytest $(SIDE_BY_SIDE) --hypothesis-profile=search tests/properties
 	$(BIN)/pytest $(ON_CLUSTERS) -m nightly
 	$(MAKE) test-versions
 

@@ -62,8 +62,8 @@ class Budget:
 
 
 BUDGETS = {
-    "lines of code: core, hooks, plugins": Budget(limit=39_500),
-    "lines of code: planning, sandboxes, lab, bench": Budget(limit=20_500),
+    "lines of code: core, hooks, plugins": Budget(limit=41_000),
+    "lines of code: planning, sandboxes, lab, bench": Budget(limit=20_600),
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),
     "longer bodies with a blank line, %": Budget(limit=40, at_least=True),

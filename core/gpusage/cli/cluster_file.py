@@ -2,7 +2,7 @@
 
 A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
 ``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``free_share_percent``,
-``mps_per_gpu``, ``feature``, ``exact_feature``, ``partitions``, ``node_features``, ``node_kinds`` and
+``mps_per_gpu``, ``limited_by``, ``feature``, ``exact_feature``, ``partitions``, ``node_features``, ``node_kinds`` and
 ``billing_weight``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``, ``reservation=course``
 or ``qos=short``, each with why. What `gpusage status --json` prints is such a file, too. ``power_w`` and
 ``idle_power_w`` of a pool are what one of its GPUs was measured to take, busy and idle; ``gpus_per_node`` is how many
@@ -20,7 +20,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from gpusage.boundary.typed_documents import MismatchError, read_as
 from gpusage.cli.user_file import read_document, refusal
 from gpusage_hooks.errors import DeviceError, GpuUsageError
-from gpusage_hooks.types import Cluster, GpuPool, NodeKind
+from gpusage_hooks.types import Cluster, GpuPool, LimitedBy, NodeKind
 
 if TYPE_CHECKING:
     from gpusage.decisions.advisor import Advisor
@@ -57,6 +57,7 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     idle_power_w: _Power | None = None
     gpus_per_node: _PerNode | None = None
     node_gpu_counts: tuple[_PerNode, ...] = ()
+    limited_by: Annotated[LimitedBy, Meta(description="wall, cap or none")] = "cap"
 
 
 _Pools = Annotated[tuple[_Pool, ...], Meta(min_length=1, description="a list of at least one GPU type, as tables")]
@@ -177,6 +178,7 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
         free_share_percent=row.free_share_percent,
         billing_weight=row.billing_weight,
         node_gpu_counts=row.node_gpu_counts if row.gpus_per_node is None else (row.gpus_per_node,),
+        limited_by=row.limited_by,
     )
 
 

@@ -34,7 +34,7 @@ from gpusage_hooks.units import DAY_S
 MAXIMUM_RUNS, MAXIMUM_RUNS_PER_USER = 20_000, 2_000
 """The newest; a site with more learns nothing else from the rest, and no user's runs displace everyone else's."""
 
-FIRST_RUNS, FIRST_RUN_DAYS = 2_000, 7
+FIRST_RUNS_PER_USER, FIRST_RUN_DAYS = 200, 7
 """The newest; a job that shows its model in its own run is followed by the next of its script, most often soon."""
 
 RELEARN_S = 3600.0
@@ -53,10 +53,9 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
         since_s=now_s - settings.days * DAY_S,
         least_run_s=settings.least_sampled_s,
         count=MAXIMUM_RUNS,
-        count_per_user=MAXIMUM_RUNS_PER_USER,
         only_decided=True,
     )
-    observations = store.usage(query)
+    observations = store.evidence(MAXIMUM_RUNS_PER_USER, query)
 
     # Also where a site learns nothing else: a job that failed in its share must not get it again.
     failures = failures_of(observations, settings.least_sampled_s)
@@ -83,7 +82,8 @@ def first_runs_in_store(
     """
     if not settings.enabled or settings.capture == "off":
         return {}
-    newest = store.usage(UsageQuery(since_s=now_s - FIRST_RUN_DAYS * DAY_S, count=FIRST_RUNS))
+    query = UsageQuery(since_s=now_s - FIRST_RUN_DAYS * DAY_S, least_run_s=settings.least_sampled_s, count=MAXIMUM_RUNS)
+    newest = store.evidence(FIRST_RUNS_PER_USER, query)
     # A job that named its model is decided by that.
     unnamed = (each.usage for each in newest if each.decision is None or each.decision.model is None)
     return first_run_utilizations(unnamed, settings.least_sampled_s)

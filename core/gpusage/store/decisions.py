@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from gpusage.store.rows import (
@@ -119,6 +120,16 @@ class DecisionStore(ABC):
             StoreError: As `latest`.
         """
         return decode_observations(self._rows(*usage_query(self._schema, question)), self._name)
+
+    def evidence(self, count_per_user: int, question: UsageQuery) -> tuple[Observation, ...]:
+        """Return the runs to learn from, of each user the last *count_per_user* at most; see `usage`.
+
+        Whoever learns reads by this: without a count per user, one user's many short jobs displace everyone else's.
+
+        Raises:
+            StoreError: As `latest`.
+        """
+        return self.usage(replace(question, count_per_user=count_per_user))
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""

@@ -7,7 +7,7 @@ Invariants:
 3. Unknown is ``None``, never 0 or NaN.
 """
 
-from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest, Neighbour, NodeKind, Room
+from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest, LimitedBy, Neighbour, NodeKind, Room
 from gpusage_hooks.types.decisions import (
     STAGES,
     Binding,
@@ -94,6 +94,7 @@ __all__ = [
     "JobIdentity",
     "JobState",
     "Layout",
+    "LimitedBy",
     "MemoryInterval",
     "Mode",
     "ModelGraph",

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from gpusage_hooks.types.needs import GpuNeed
 from gpusage_hooks.types.workloads import Workload
+
+LimitedBy = Literal["wall", "cap", "none"]
+"""What limits a job's memory on a shared GPU. ``wall``: the driver, all processes of the job together, whatever they
+do; ``cap``: MPS, each process alone, and only if it leaves its environment as it is; ``none``: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +143,7 @@ class GpuPool:
             held; ``None`` if the manager has none.
         node_gpu_counts: How many of these GPUs its nodes have, each number once, the smallest first; none means not
             known.
+        limited_by: What limits the memory of a job on a share here: the weakest of what its nodes have.
     """
 
     gpu: str | None
@@ -153,6 +159,7 @@ class GpuPool:
     free_share_percent: int | None = None
     billing_weight: float | None = None
     node_gpu_counts: tuple[int, ...] = ()
+    limited_by: LimitedBy = "cap"
 
     def has_room(self, share_percent: int) -> bool:
         """Return whether a share of *share_percent* of one GPU could start here now."""

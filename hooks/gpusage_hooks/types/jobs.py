@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from gpusage_hooks.types.clusters import GpuRequest
+from gpusage_hooks.types.clusters import GpuRequest, LimitedBy
 from gpusage_hooks.types.workloads import ModelRequest
 
 Outcome = Literal["completed", "failed", "out_of_memory", "interrupted", "cancelled", "timed_out", "unknown"]
@@ -24,7 +24,8 @@ class Allocation:
         division: What holds the job to its part; ``whole`` where nothing does.
         share_percent: The part that the workload manager booked; 100 for a whole GPU.
         thread_percent: The percentage of the SMs that the job may use; ``None`` where nothing limits it.
-        memory_limit_bytes: The cap on device memory; ``None`` where there is none.
+        memory_limit_bytes: The limit on its device memory; ``None`` where there is none.
+        limited_by: What keeps it within that limit.
         trouble: Why it is not what was asked for, one clause; empty where it is.
     """
 
@@ -32,6 +33,7 @@ class Allocation:
     share_percent: int = 100
     thread_percent: int | None = None
     memory_limit_bytes: int | None = None
+    limited_by: LimitedBy = "none"
     trouble: str = ""
 
 

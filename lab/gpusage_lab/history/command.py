@@ -70,15 +70,13 @@ def _read_runs(configuration: Configuration, url: str, find_gpu: GpuLookup) -> l
     settings = configuration.learning
     try:
         with closing(open_store(url)) as store:
-            observations = store.usage(
-                UsageQuery(
-                    since_s=time.time() - settings.days * DAY_S,
-                    least_run_s=settings.least_sampled_s,
-                    count=MOST_RUNS,
-                    count_per_user=MOST_OF_A_USER,
-                    only_decided=True,
-                )
+            query = UsageQuery(
+                since_s=time.time() - settings.days * DAY_S,
+                least_run_s=settings.least_sampled_s,
+                count=MOST_RUNS,
+                only_decided=True,
             )
+            observations = store.evidence(MOST_OF_A_USER, query)
     except (GpuUsageError, OSError) as error:
         message = f"The store must be readable; got: {error} Run this as root or as the daemon's user."
         raise RequestError(message) from error

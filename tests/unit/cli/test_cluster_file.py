@@ -70,6 +70,7 @@ def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:
         ({"pools": [{"site_type": "t4"}]}, "a whole number of at least 0; got nothing"),
         ({"pools": [{**POOL, "gpu_count": -1}]}, "a whole number of at least 0"),
         ({"pools": [{**POOL, "mps_per_gpu": True}]}, "a whole number of at least 0"),
+        ({"pools": [{**POOL, "limited_by": "hope"}]}, "'limited_by' .*must be wall, cap or none; got 'hope'"),
         ({"pools": [{**POOL, "partitions": "gpu"}]}, "a list of names"),
         ({"pools": [{**POOL, "node_features": "ib"}]}, "a list of lists of names"),
         ({"pools": [{**POOL, "node_features": ["ib"]}]}, r"a list of lists of names; got \['ib'\]"),

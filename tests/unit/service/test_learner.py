@@ -57,6 +57,21 @@ def test_the_utilization_of_a_run_without_a_model_is_known_by_its_user_and_numbe
         assert learner.first_runs_in_store(store, LearningSettings(capture="off"), NOW_S) == {}
 
 
+def test_no_users_many_runs_displace_the_first_run_of_another(tmp_path: Path) -> None:
+    """2,000 jobs of one user's, all of them later, made gpusaged forget another's."""
+    flood = [
+        replace(
+            UNMARKED, job_id=str(number), started_at_s=UNMARKED.started_at_s + 1.0, ended_at_s=UNMARKED.ended_at_s + 1
+        )
+        for number in range(100, 2_100)
+    ]
+    with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
+        store.record_usage([replace(UNMARKED, user="bob", user_id="1001"), *flood])
+        known = learner.first_runs_in_store(store, LearningSettings(), NOW_S)
+    assert known["1001", "7"] == 0.31
+    assert len(known) == 1 + learner.FIRST_RUNS_PER_USER
+
+
 def test_a_run_without_a_model_is_published_at_once_and_nothing_twice(tmp_path: Path) -> None:
     configuration = replace(Configuration(), store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
     published: list[Learned] = []

@@ -76,11 +76,13 @@ def build(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelG
         GraphError: The library is not installed, has no such model, or the model does not take this shape.
     """
     if library == "timm":
-        known, size, make = import_library("timm").list_models(), timm_size, _timm_model
+        # A tag after the model's name says which weights: not every model has every tag.
+        timm = import_library("timm")
+        known, size, make = timm.list_models() + timm.list_models(pretrained=True), timm_size, _timm_model
     else:
         known, size, make = import_library("torchvision").models.list_models(), torchvision_size, _torchvision_model
     source = f"{library}:{name}"
-    if not _NAME.fullmatch(name) or name.partition(".")[0] not in known:
+    if not _NAME.fullmatch(name) or name not in known:
         near = difflib.get_close_matches(name[:80], known, n=3)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"See {library}.list_models()."
         message = f"Model {quoted(source)} must be one that {library} defines; got an unknown name. {hint}"

@@ -121,6 +121,7 @@ def test_the_decoder_is_as_long_as_the_encoder_unless_it_is_given() -> None:
     [
         ("timm:resnt50", {}, "must be one that timm defines; got an unknown name. Did you mean timm:resnet50"),
         ("timm:hf-hub:someone/model", {}, "must be one that timm defines"),
+        ("timm:vit_base_patch16_224.augreg", {}, "Did you mean vit_base_patch16_224.augreg_in1k"),
         ("torchvision:resnet5", {}, "Did you mean torchvision:resnet50"),
         ("hf:bert-base-uncase", {}, "Did you mean hf:bert-base-uncased"),
         ("hf:someone/secret", {}, "Give the model's folder or its config.json instead"),
