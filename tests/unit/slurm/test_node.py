@@ -540,7 +540,7 @@ def test_what_a_client_sees_is_read_back(node: Node) -> None:
     node.prolog(7, user=OWN, GPUSAGE_MEMORY_MIB="4096")
     # 132 SMs * 40 % = 52.8, of which the client sees 52: 39.4 % of 132, and at most 40
     assert node.granted(7) == Allocation(
-        division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=4 * 2**30
+        division="percentage", share_percent=40, thread_percent=40, limited_by="cap", memory_limit_bytes=4 * 2**30
     )
 
 
