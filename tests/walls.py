@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -73,7 +72,7 @@ class FakeGpus:
     def constrain(self, cgroup: Path, *gpus: int) -> None:
         """Let processes of *cgroup* open these GPUs alone, as Slurm's ConstrainDevices does."""
         root = self.ask("state")["settings"]["cgroups"]
-        self.ask("configure", devices={f"/{cgroup.relative_to(root)}": gpus})
+        self.ask("configure", devices={f"/{cgroup.relative_to(root)}": list(gpus)})
 
     def limits(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Return the soft and hard limit in MiB of each GPU's UUID and cgroup."""
@@ -164,6 +163,11 @@ def stand_in_tree(folder: Path, *cgroups: str) -> Path:
     return folder
 
 
-def installed(program: str) -> bool:
-    """Return whether the host has a program."""
-    return shutil.which(program) is not None
+def freezer_as_v2(folder: Path, node: str) -> Path:
+    """Return a folder that looks like cgroup v2 to gpusage, in which Slurm's jobs on *node* are those of v1's freezer.
+
+    Slurm's plugin for v2 starts on no host that has v1 as well; its plugin for v1 does.
+    """
+    stand_in_tree(folder, f"system.slice/{node}_slurmstepd.scope")
+    (folder / f"slurm_{node}").symlink_to(HIERARCHIES[0] / f"slurm_{node}")
+    return folder

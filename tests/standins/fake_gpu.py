@@ -33,7 +33,7 @@ NAMES = {
     CLIENT_TERMINATED: "CUDA_ERROR_MPS_CLIENT_TERMINATED",
 }
 """cuda.h's numbers."""
-INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NO_SUCH_OBJECT = 2, 3, 4, 6
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NO_SUCH_OBJECT, NO_DRIVER = 2, 3, 4, 6, 9
 """What nvidia-smi's manual page lists as exit codes."""
 MAX = 1 << 62
 FIRST_RELEASE_WITH_LIMITS = 615
@@ -42,6 +42,7 @@ DEFAULTS = {
     "backend": "misc",  # "dmem": the kernel's, where the limits of all ancestors hold
     "reports": "limit",  # "whole": a program sees the whole GPU, whatever limit it has
     "cgroups": "/sys/fs/cgroup",
+    "controller": None,  # of cgroup v1, whose hierarchy it is; without one the folder's name, or none where it is v2's
     "tree": False,  # the cgroups are plain folders, and cgroup.procs are plain files of theirs
     "mode": "Default",
     "context_mib": 0,
@@ -92,7 +93,9 @@ class Driver:
         """Return the cgroup of *pid* below the folder of all cgroups, as `/a/b`."""
         root = Path(self.settings["cgroups"])
         if not self.settings["tree"]:
-            controller = "" if (root / "cgroup.controllers").exists() else root.name
+            controller = self.settings["controller"]
+            if controller is None:
+                controller = "" if (root / "cgroup.controllers").exists() else root.name
             lines = [each.split(":", 2) for each in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
             return next((path for _, controllers, path in lines if controller in controllers.split(",")), "/")
         files = sorted(root.rglob("cgroup.procs"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
@@ -293,10 +296,9 @@ class Driver:
         return "/" + str(Path(name).relative_to(root))
 
     def supported(self, gpu: dict, cgroup: str) -> None:
-        """Refuse limits where the driver has none: before r615, on MIG, or for a cgroup without dmem."""
-        old = int(self.settings["driver"].split(".")[0]) < FIRST_RELEASE_WITH_LIMITS
-        if old or gpu.get("mig"):
-            raise RefusedError(INVALID_ARGUMENT if old else NOT_SUPPORTED, "memory-limits: Not Supported")
+        """Refuse limits where the driver has none: on MIG, or for a cgroup without dmem."""
+        if gpu.get("mig"):
+            raise RefusedError(NOT_SUPPORTED, "memory-limits: Not Supported")
         above = self.folder(cgroup).parent / "cgroup.subtree_control"
         if self.settings["backend"] == "dmem" and self.settings["tree"] and "dmem" not in above.read_text():
             raise RefusedError(NOT_SUPPORTED, f"cgroup {cgroup} has no dmem controller")
@@ -428,7 +430,10 @@ def ask(verb: str, **request: object) -> dict:
     """Ask the driver, as this process."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(20)
-        client.connect("\0" + DRIVER[1:])
+        try:
+            client.connect("\0" + DRIVER[1:])
+        except OSError:
+            return {"code": NO_DRIVER, "text": "couldn't communicate with the NVIDIA driver"}
         client.sendall(json.dumps({"verb": verb, **request}).encode() + b"\n")
         return json.loads(client.makefile().readline())
 
@@ -526,6 +531,11 @@ def nvidia_smi(arguments: list[str]) -> int:
     parser.add_argument("-n", "--namespace")
     parser.add_argument("--soft-limit")
     parser.add_argument("--hard-limit")
+    if arguments[:1] == ["memory-limits"]:
+        state = ask("state")
+        if not state["code"] and int(state["settings"]["driver"].split(".")[0]) < FIRST_RELEASE_WITH_LIMITS:
+            print("ERROR: Option memory-limits is not recognized. Please run 'nvidia-smi -h'.")
+            return INVALID_ARGUMENT
     options = parser.parse_args(arguments)
     if options.command:
         words = {"gpu": options.id, "cgroup": options.namespace}

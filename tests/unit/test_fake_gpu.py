@@ -97,7 +97,9 @@ def test_limits_are_set_by_root_read_by_anybody_and_cleared(gpus: FakeGpus, tree
 
 
 def test_where_the_driver_has_no_limits(gpus: FakeGpus, tree: Path) -> None:
+    assert "--hard-limit" in gpus.run("nvidia-smi", "memory-limits", "--help").stdout
     gpus.configure(driver="580.95")
+    assert "--hard-limit" not in gpus.run("nvidia-smi", "memory-limits", "--help").stdout
     assert set_limit(gpus, tree / "job_1", 1) == 2
     gpus.configure(driver="615.71", gpus=[{**GPUS[0], "mig": True}])
     assert set_limit(gpus, tree / "job_1", 1) == 3
