@@ -161,7 +161,9 @@ def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
     for offer in offers:
         pool, request = offer.candidate.pool, reach.request
         rooms = [
-            kind.room for kind in kinds_for(offer.candidate) if any(could_run(kind, request, name) for name in reach.partitions)
+            kind.room
+            for kind in kinds_for(offer.candidate)
+            if any(could_run(kind, request, name) for name in reach.partitions)
         ]
 
         # Where nothing is known of single nodes, the pool as a whole has to tell.

@@ -111,7 +111,9 @@ def _share(fields: Mapping[str, str], request: GpuRequest, percent: int, cluster
     if request.gpu_type is not None:
         placement = _gpu_type(fields, request.gpu_type, cluster)
     else:
-        placement = _gpu_types(fields, request.required_gpus, cluster, of_shares=True) or _preference(fields, request, cluster)
+        placement = _gpu_types(fields, request.required_gpus, cluster, of_shares=True) or _preference(
+            fields, request, cluster
+        )
     if placement.trouble and named:
         return placement
 
