@@ -89,11 +89,11 @@ def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], u
         else:
             elsewhere |= {feature.casefold() for feature in node.features}
 
-    found = sorted(feature for feature in set.intersection(*on) if feature.casefold() not in elsewhere) if on else []
+    exact = sorted(feature for feature in set.intersection(*on) if feature.casefold() not in elsewhere) if on else []
     is_alone = all(types == {site_type} for _, types in nodes if site_type in types)
-    if not is_alone or not found:
+    if not is_alone or not exact:
         return None
-    return usual if usual in found else found[0]
+    return usual if usual in exact else exact[0]
 
 
 def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCatalogue) -> GpuPool:
