@@ -2,6 +2,18 @@
 # gpusage's TaskProlog: runs as the user before every task, the batch script too. slurmd acts on the "export" and "unset"
 # lines that it prints. In a job that is not ours it prints nothing. It never fails.
 
+# What a share's programs need, and no job that is submitted inside a share.
+growth="XLA_PYTHON_CLIENT_PREALLOCATE=false TF_FORCE_GPU_ALLOW_GROWTH=true"
+case ${GPUSAGE_GROWTH:-} in
+    "" | "${SLURM_JOB_ID:-}",*) ;;
+    *)
+        for pair in $growth; do
+            case $GPUSAGE_GROWTH, in *,"${pair%=*}",*) echo "unset ${pair%=*}" && unset "${pair%=*}" ;; esac
+        done
+        echo "unset GPUSAGE_GROWTH"
+        ;;
+esac
+
 # These variables describe the outer job if an salloc inside a job of ours passed them on.
 if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
     for name in GPUSAGE_DECISION GPUSAGE_JOB GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT GPUSAGE_RESCUE GPUSAGE_NOTICE \
@@ -92,6 +104,17 @@ if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
 elif [ -n "${GPUSAGE_DEVICE:-}" ]; then
     echo "export CUDA_VISIBLE_DEVICES=$GPUSAGE_DEVICE"
 fi
+
+# Under a limit of MPS a program sees the whole GPU's size, of which JAX and TensorFlow take most at their start: here they
+# take what they use, unless the user has said otherwise. Not set is a fraction of the memory: it has two names, and JAX
+# leaves the GPU alone where it finds both. Behind a wall a program sees its own part.
+case $(head -c 5 "${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/walls/${SLURM_JOB_ID:-none}" 2>/dev/null) in "wall ") growth= ;; esac
+[ -z "${XLA_PYTHON_CLIENT_MEM_FRACTION:-}${XLA_CLIENT_MEM_FRACTION:-}" ] || growth=${growth#* }
+names=
+for pair in $growth; do
+    eval "[ -z \"\${${pair%=*}:-}\" ]" && echo "export $pair" && names=$names,${pair%=*}
+done
+[ -z "$names" ] || echo "export GPUSAGE_GROWTH=${SLURM_JOB_ID:-}$names"
 
 # If MPS serves this job, the prolog wrote the GPU's folder and the variables that a client needs. Its only device is 0.
 job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
