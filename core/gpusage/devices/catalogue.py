@@ -177,7 +177,8 @@ def with_generation(gpu: Gpu) -> Gpu:
 
     Sources, by field of ``generations.json``:
 
-    - ``watts_per_teraflop``: the median over the catalogue's boards of the chip, by compute capability.
+    - ``watts_per_teraflop``: the median over the chip's boards that the step time was fitted with, by compute
+      capability; of a chip without any, over its boards.
     - ``context_mib``: Ampere's is the least peak of 6,000 perceptrons on an A100 (GPUMemNet, arXiv 2602.17817). The
       others are estimates by the number of kernels; where CUDA loads them lazily it is less than half.
     - ``unsupported_engines``: the installation pages of vLLM (compute capability 7.0; MI200), the support matrix of
