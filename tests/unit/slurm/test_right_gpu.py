@@ -79,7 +79,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     [("0", False, True), ("3", False, False), ("0", True, True), ("3", True, True)],
 )
 def test_a_job_finds_its_own_gpu_with_mps_and_without(node: Node, device: str, constrained: bool, parses: bool) -> None:
-    """With ConstrainDevices Slurm says 0; elsewhere the GPU's number, and only 0 is right with a daemon and without one.
+    """With ConstrainDevices Slurm says 0; elsewhere the GPU's number, and only 0 is right with a daemon and without.
 
     So a script that parses a number fails where the job's GPU is not the node's first and Slurm does not constrain.
     """
