@@ -6,7 +6,8 @@ Invariants:
 2. A job is confined only to GPU types on one of whose nodes it could run, in each partition that it names, as far as
    the cluster was seen: a manager may refuse a job that one of its partitions could never run.
 3. A job is confined to GPU types that count the same units, so that one number of them is the same share.
-4. On any GPU type that the job may land on, what it needs on any of them is within its share's part of the memory.
+4. On any GPU type that the job may land on, what it needs on any of them is within its share's part of the memory;
+   where no wall is, what it likely takes.
 5. A slice (MIG) in place of a whole GPU is isolated, and has no partners. It is taken only where the whole of the job's
    memory fits, at the pessimistic end, and its price is accepted; it confines the job to its type. A type that the user
    named is never changed.
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 
 from gpusage.policies.candidates import admits, admitted_candidates, partitions_of
 from gpusage.policies.share_price import Limits, Offer, can_promise
-from gpusage_hooks.types import Binding, Candidate, GpuRequest, NodeKind, PolicyInput, Price, Room
+from gpusage_hooks.types import Binding, Candidate, GpuRequest, LimitedBy, NodeKind, PolicyInput, Price, Room
 from gpusage_hooks.units import WHOLE_PERCENT
 
 
@@ -84,8 +85,11 @@ def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding)
     for size in sorted({offer.share_percent for offer in promised}):
         # The job may land on any of these types, so its needs on all of them must fit its share of each one's memory.
         alike = [offer for offer in promised if offer.share_percent == size]
-        needed_bytes = max(offer.needed_bytes for offer in alike)
-        alike = [offer for offer in alike if offer.has_memory(needed_bytes)]
+        most_bytes: dict[LimitedBy, float] = {}
+        for offer in alike:
+            limit = offer.candidate.pool.limited_by
+            most_bytes[limit] = max(offer.needed_bytes, most_bytes.get(limit, 0.0))
+        alike = [offer for offer in alike if offer.has_memory(most_bytes[offer.candidate.pool.limited_by])]
         everywhere = all(kind.has_shares for candidate in reach.candidates for kind in candidate.pool.node_kinds)
         if alike and reach.closed and everywhere and len(alike) == len(reach.candidates):
             choices.append(Choice(offers=tuple(alike), binding=False))

@@ -59,7 +59,7 @@ class GpuRequest:
         avoided_nodes: Those that must not run it, by name; what its user excludes comes first.
         steerable: Whether its adapter can keep it off nodes, and knows all else that it asks of its node.
         repeatable: Whether a run that fails for want of memory can be repeated on a whole GPU before anybody sees it
-            fail. If not, the job gets a share only where even `GpuNeed.certain_memory_bytes` fit.
+            fail. If not, the job gets a share only where even `GpuNeed.certain_memory_bytes` fit, also behind a wall.
     """
 
     gpu_count: int

@@ -271,12 +271,13 @@ def test_a_forged_job_file_leads_nowhere(node: Node, tmp_path: Path) -> None:
     assert (tmp_path / "jobs").is_dir()
 
 
+GROWTH = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 OURS = {"GPUSAGE_NOTICE": "no", "GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
 
 
 def test_the_task_prolog_leaves_the_request_that_the_user_wrote_but_for_its_binding(node: Node) -> None:
     request = {"SLURM_GPUS": "1", "SLURM_TRES_PER_TASK": "gres/gpu=1", "SLURM_TRES_BIND": "gres/gpu:per_task:1"}
-    output = node.run("task_prolog.sh", 7, **OURS, **request, CUDA_VISIBLE_DEVICES="1")
+    output = node.run("task_prolog.sh", 7, **OURS, **request, **GROWTH, CUDA_VISIBLE_DEVICES="1")
     assert output == ["export GPUSAGE_JOB=7", "unset SLURM_TRES_BIND", "export GPUSAGE_DEVICE=1"]
 
 
@@ -291,7 +292,34 @@ def test_the_site_may_let_a_job_use_more_threads_than_its_share_and_never_fewer(
 
 def test_a_device_that_slurm_hides_from_a_step_is_shown_again(node: Node) -> None:
     output = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_JOB="7", GPUSAGE_DEVICE="1", CUDA_VISIBLE_DEVICES="")
-    assert output[-1] == "export CUDA_VISIBLE_DEVICES=1"
+    assert "export CUDA_VISIBLE_DEVICES=1" in output
+
+
+def test_where_no_wall_is_a_share_lets_jax_and_tensorflow_take_only_what_they_use(node: Node) -> None:
+    """Each sees the whole GPU's size; a second task finds what the first was given, and keeps it."""
+    given = client(node, 7)
+    assert GROWTH.items() <= given.items()
+    assert not GROWTH.keys() & client(node, 7, **GROWTH, GPUSAGE_GROWTH=given["GPUSAGE_GROWTH"]).keys()
+
+
+@pytest.mark.parametrize("name", ["XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", *GROWTH])
+def test_what_the_user_says_of_jax_or_tensorflow_holds(node: Node, name: str) -> None:
+    others = {"TF_FORCE_GPU_ALLOW_GROWTH"} if name.startswith("XLA") else {"XLA_PYTHON_CLIENT_PREALLOCATE"}
+    given = client(node, 7, **{name: "0.4"})
+    assert GROWTH.keys() & given.keys() == others
+    assert given["GPUSAGE_GROWTH"] == f"7,{others.pop()}"
+
+
+def test_behind_a_wall_programs_see_their_own_part_and_nothing_is_said_to_them(node: Node) -> None:
+    (node.root / "walls").mkdir(parents=True)
+    (node.root / "walls" / "7").write_text("wall 12 1 /sys/fs/cgroup/job_7\n")
+    assert not [name for name in client(node, 7) if "GROWTH" in name or "XLA" in name]
+
+
+def test_a_job_submitted_inside_a_share_is_told_nothing_of_it(node: Node) -> None:
+    """Its user had set the first; the second is ours."""
+    inner = {**GROWTH, "GPUSAGE_GROWTH": "6,TF_FORCE_GPU_ALLOW_GROWTH"}
+    assert node.run("task_prolog.sh", 7, **inner) == ["unset TF_FORCE_GPU_ALLOW_GROWTH", "unset GPUSAGE_GROWTH"]
 
 
 def test_marks_of_a_job_in_which_this_one_was_asked_for_are_taken_away(node: Node) -> None:
@@ -397,7 +425,7 @@ def test_the_first_gpu_of_a_node_keeps_its_number(node: Node, tmp_path: Path) ->
 def test_a_gpu_whose_uuid_nobody_knows_is_not_shared_through_mps(node: Node, tmp_path: Path) -> None:
     node.prolog(7, device="3", PATH=nvidia_smi(tmp_path, "No devices were found"))
     assert node.granted(7) == Allocation(share_percent=40, trouble="nvidia-smi shows no UUID of the GPU")
-    assert client(node, 7, CUDA_VISIBLE_DEVICES="3").keys() == {"GPUSAGE_JOB", "GPUSAGE_DEVICE"}
+    assert client(node, 7, CUDA_VISIBLE_DEVICES="3", **GROWTH).keys() == {"GPUSAGE_JOB", "GPUSAGE_DEVICE"}
 
 
 def stand_in_daemon(node: Node, device: str = "0") -> subprocess.Popen[bytes]:
@@ -417,7 +445,7 @@ def test_a_job_whose_daemon_has_died_runs_without_mps_on_its_own_gpu(node: Node,
     assert client(node, 7, CUDA_VISIBLE_DEVICES="3")["CUDA_VISIBLE_DEVICES"] == "GPU-3"
     daemon.kill()
     daemon.wait()
-    assert client(node, 7, CUDA_VISIBLE_DEVICES="3").keys() == {"GPUSAGE_JOB", "GPUSAGE_DEVICE"}
+    assert client(node, 7, CUDA_VISIBLE_DEVICES="3", **GROWTH).keys() == {"GPUSAGE_JOB", "GPUSAGE_DEVICE"}
     (node.root / "gpu-GPU-3" / "pipe" / "running").unlink()
     record = node.root / "granted" / "7.json"
     record.write_text('{"division":"percentage","share_percent":40,"thread_percent":40,"trouble":""}\n')
@@ -631,7 +659,7 @@ def test_with_mps_v3_each_job_has_a_namespace_whose_limits_the_daemon_keeps(node
     assert (pipe / "job7" / "limits").read_text() == f"namespace set job7 {limits}\n"
     assert f"server create gpusage --uid=1000 --allowed-devices={GPU}" in node.commands_sent()
     node.epilog(7)
-    assert [each.name for each in pipe.iterdir()] == ["job8"]
+    assert [each.name for each in pipe.glob("job*")] == ["job8"]
     node.epilog(8)
     assert not node.runs(GPU)
 

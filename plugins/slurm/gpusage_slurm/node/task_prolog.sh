@@ -14,6 +14,18 @@ if [ -r "$wall_file" ]; then
     done
 fi 2>/dev/null
 
+# What a share's programs need, and no job that is submitted inside a share.
+growth="XLA_PYTHON_CLIENT_PREALLOCATE=false TF_FORCE_GPU_ALLOW_GROWTH=true"
+case ${GPUSAGE_GROWTH:-} in
+    "" | "${SLURM_JOB_ID:-}",*) ;;
+    *)
+        for pair in $growth; do
+            case $GPUSAGE_GROWTH, in *,"${pair%=*}",*) echo "unset ${pair%=*}" && unset "${pair%=*}" ;; esac
+        done
+        echo "unset GPUSAGE_GROWTH"
+        ;;
+esac
+
 # These variables describe the outer job if an salloc inside a job of ours passed them on.
 if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
     for name in GPUSAGE_DECISION GPUSAGE_JOB GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT GPUSAGE_RESCUE GPUSAGE_NOTICE \
@@ -102,6 +114,17 @@ esac
 if [ "$limited_by" = wall ] && [ -n "${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT:-}" ]; then
     echo "unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 fi
+
+# Under a limit of MPS a program sees the whole GPU's size, of which JAX and TensorFlow take most at their start: here they
+# take what they use, unless the user has said otherwise. Not set is a fraction of the memory: it has two names, and JAX
+# leaves the GPU alone where it finds both.
+[ "$limited_by" != wall ] || growth=
+[ -z "${XLA_PYTHON_CLIENT_MEM_FRACTION:-}${XLA_CLIENT_MEM_FRACTION:-}" ] || growth=${growth#* }
+names=
+for pair in $growth; do
+    eval "[ -z \"\${${pair%=*}:-}\" ]" && echo "export $pair" && names=$names,${pair%=*}
+done
+[ -z "$names" ] || echo "export GPUSAGE_GROWTH=${SLURM_JOB_ID:-}$names"
 
 # The batch script's device is the job's only one. If Slurm binds several tasks to GPUs, it hides the device from them.
 device=${CUDA_VISIBLE_DEVICES:-${GPUSAGE_DEVICE:-}}
