@@ -235,6 +235,7 @@ def test_two_jobs_share_a_gpu_through_mps_and_may_use_their_parts_of_its_memory(
             division="percentage",
             share_percent=40,
             thread_percent=40,
+            limited_by="cap" if nvml_mib else "none",
             memory_limit_bytes=cap_mib * MIB if nvml_mib else None,
             trouble=NOT_READ_BACK,
         )
