@@ -64,6 +64,15 @@ fi
 
 [ -n "${GPUSAGE_DECISION:-}" ] || exit 0
 
+# A slice (MIG) needs nothing of what follows, unless the job lacked memory there and runs again, elsewhere.
+case ${SLURM_RESTART_COUNT:-0}/$GPUSAGE_DECISION in
+    0/gpu:*) exit 0 ;;
+    */gpu:*)
+        timeout -k 1 3 scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null |
+            grep -q "^ *TresPerNode=gres[:/]$GPUSAGE_DECISION" && exit 0
+        ;;
+esac
+
 # Slurm sets the percentage itself if a share is held. A step may hold no share, and a job that got its whole GPU back
 # holds none, or, on Slurm 22.05, all shares of one GPU, for which an inner srun then asks. With an old percentage or cap,
 # such a job would still be limited to its share.
