@@ -82,7 +82,7 @@ class Node:
         ours = {"GPUSAGE_NOTICE": "no", "GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
         return self.run(NODE / "task_prolog.sh", **ours, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=6144M")
 
-    def start_step(self, title: str = "7.batch", *, name: str = "job_7", program: str = "slurmstepd") -> Path:
+    def start_step(self, title: str = "7.batch", *, name: str = "job_7", program: str = "slurmstepd-wlm") -> Path:
         """Let a step's slurmstepd begin, and return the job's cgroup."""
         (self.scope / name / "step_batch" / "slurm").mkdir(parents=True, exist_ok=True)
         process = self.proc / str(100 + len([*self.proc.iterdir()]))
@@ -90,7 +90,7 @@ class Node:
         (process / "exe").symlink_to(f"/usr/sbin/{program}")
         (process / "status").write_text(f"Name:\t{program}\nUid:\t{os.getuid()}\t0\t0\t0\n")
         (process / "cgroup").write_text(f"0::/system.slice/slurmstepd.scope/{name}/step_batch/slurm\n")
-        (process / "cmdline").write_text(f"slurmstepd: [{title}]\0")  # the last: who sees it reads the others
+        (process / "cmdline").write_text(f"slurmstepd-wlm: [{title}]\0")  # the last: who sees it reads the others
         return self.scope / name
 
     def state(self) -> str:
