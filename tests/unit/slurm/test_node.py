@@ -445,12 +445,10 @@ def test_a_gpu_whose_uuid_nobody_knows_is_not_shared_through_mps(node: Node, tmp
 
 
 def stand_in_daemon(node: Node, device: str = "0") -> subprocess.Popen[bytes]:
-    """Start a process that has the control daemon's name and is in its PID file."""
-    program = node.root.parent / "bin" / "nvidia-cuda-mps-control"
-    program.parent.mkdir(exist_ok=True)
-    shutil.copy(shutil.which("sleep") or "", program)
-    daemon = subprocess.Popen([program, "60"])
-    (node.root / f"gpu-{device}" / "pipe" / "nvidia-cuda-mps-control.pid").write_text(f"{daemon.pid}\n")
+    """Start a process that has the control daemon's folder and is in its PID file."""
+    pipe = node.root / f"gpu-{device}" / "pipe"
+    daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)})
+    (pipe / "nvidia-cuda-mps-control.pid").write_text(f"{daemon.pid}\n")
     return daemon
 
 
