@@ -296,6 +296,7 @@ _SLURM_CHECKS: Mapping[str, Callable[[str, Evidence], Finding]] = MappingProxyTy
         "features": gpu_checks.features,
         "defaults per GPU": gpu_checks.per_gpu_defaults,
         "accounting": gpu_checks.accounting,
+        "limits": gpu_checks.limits,
         "partitions": gpu_checks.enforced_partitions,
         "private data": private_data,
         "dry run": dry_run,

@@ -25,6 +25,7 @@ from gpusage.settings.configuration_file import read_configuration
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.limits import Limit, read_books, unseen_limits
 from gpusage_slurm.cluster.nodes import pyslurm_version
 from gpusage_slurm.cluster.pools import read_cluster
 from gpusage_slurm.install.node_scripts import PROLOG, SAMPLER, script_path
@@ -54,6 +55,8 @@ class Evidence:
         own: Of gpusage itself.
         daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` if that cannot be known.
         partitions: As slurmctld describes them.
+        limits: On GPUs, those that do not count shares; ``None`` where slurmdbd does not tell, and *limits_trouble*
+            says why.
         sampler: The Python that samples what jobs do, where this host is a node; empty where there is none.
         dry_run_arrived: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
     """
@@ -73,6 +76,8 @@ class Evidence:
     daemon_uid: int | None = None
     partitions: tuple[scontrol.Line, ...] = ()
     sampler: str = ""
+    limits: tuple[Limit, ...] | None = ()
+    limits_trouble: str = ""
 
 
 def dry_run_crashes(settings: Mapping[str, str]) -> bool:
@@ -122,8 +127,15 @@ def collect_evidence(slurm_conf: Path | None = None) -> Evidence:
     own = gather_own(configuration, configuration_trouble, sockets)
 
     partitions: tuple[scontrol.Line, ...] = ()
+    cluster, limits, limits_trouble = None, None, ""
     if settings:
         partitions = _or_else(scontrol.partitions, partitions)
+        cluster = _or_else(lambda: read_cluster(partitions, advisor().catalogue), None)
+        try:
+            pools = cluster.pools if cluster else ()
+            limits = tuple(unseen_limits(read_books(settings), settings, partitions, pools))
+        except GpuUsageError as error:
+            limits_trouble = str(error)
     return Evidence(
         version=version,
         settings=settings,
@@ -131,7 +143,9 @@ def collect_evidence(slurm_conf: Path | None = None) -> Evidence:
         site=site,
         scripts=scripts,
         gres_conf=read_or_empty(site.folder / "gres.conf") if site else "",
-        cluster=_or_else(lambda: read_cluster(partitions, advisor().catalogue), None) if settings else None,
+        cluster=cluster,
+        limits=limits,
+        limits_trouble=limits_trouble,
         own=own,
         dry_run_arrived=_dry_run(own.socket) if settings and own.status and not dry_run_crashes(settings) else None,
         lua_modules=_lua_modules(),

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 
 from gpusage.cli.admin import Finding, failed, passed, warned
-from gpusage_hooks.types import GpuPool
-from gpusage_slurm import scontrol
-from gpusage_slurm.cluster.observation import SETTING, billing_weights, ignores_unmet_preference
+from gpusage_slurm.cluster.billing import SHARES, wrong_weights
+from gpusage_slurm.cluster.limits import UNKNOWN
+from gpusage_slurm.cluster.observation import SETTING, ignores_unmet_preference
 from gpusage_slurm.doctor.evidence import Evidence
 from gpusage_slurm.install.site import tracks_or_bills_mps, uses_slurmdbd
 
-_GPU = re.compile(r"gres/gpu(:.+)?", re.IGNORECASE)
-_MPS = "gres/mps"
-# Admins round weights.
-_TOLERANCE = 0.01
+_MOST_REMEDIES = 4
 _TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECASE | re.MULTILINE)
 
 
@@ -105,7 +101,7 @@ def accounting(name: str, evidence: Evidence) -> Finding:
     if not uses_slurmdbd(text) and not evidence.settings.get("accountingstoragetype", "").endswith("slurmdbd"):
         return passed(name, "no slurmdbd: Slurm counts no GPU use here, shared or not")
 
-    if _MPS in evidence.settings.get("accountingstoragetres", "").lower().split(","):
+    if SHARES in evidence.settings.get("accountingstoragetres", "").lower().split(","):
         wrong = list(wrong_weights(evidence.partitions, evidence.cluster.pools if evidence.cluster else ()))
         if wrong:
             observation = "gres/mps is tracked, and a share is not billed as its part of a GPU"
@@ -126,27 +122,20 @@ def accounting(name: str, evidence: Evidence) -> Finding:
     return verdict(name, observation, todo)
 
 
-def wrong_weights(partitions: Sequence[scontrol.Line], pools: Sequence[GpuPool]) -> Iterator[str]:
-    """Yield the weight to set for each partition that bills GPUs, but not shares in proportion.
+def limits(name: str, evidence: Evidence) -> Finding:
+    """Check that every limit on GPUs holds for shares too, and that gpusaged can know it."""
+    verdict = failed if evidence.own.configuration.mode == "enforce" else warned
+    if evidence.limits is None:
+        todo = "start slurmdbd; run gpusaged as SlurmUser, or give its user AdminLevel=Operator"
+        return verdict(name, f"{UNKNOWN}, so no GPU is shared ({evidence.limits_trouble})", todo)
 
-    A GPU of several types is billed by its highest weight, for a share names no type.
-
-    Args:
-        partitions: As `scontrol show partitions` describes them.
-        pools: The cluster's.
-    """
-    for partition in partitions:
-        weights = billing_weights(partition)
-        gpu = max((value for key, value in weights.items() if _GPU.fullmatch(key)), default=0.0)
-        name = partition["PartitionName"]
-        units = {pool.mps_per_gpu for pool in pools if name in (pool.partitions or (name,)) and pool.mps_per_gpu}
-        if not gpu or not units:
-            continue
-
-        # A share is billed as its part of a GPU: a GPU's weight, divided by its units.
-        wanted = gpu / min(units)
-        if abs(weights.get(_MPS, 0.0) - wanted) > _TOLERANCE * wanted:
-            yield f"GRES/mps={wanted:g} in partition {name}"
+    reasons = [limit.reason for limit in evidence.limits if limit.remedies]
+    if not reasons:
+        return passed(name, "none that does not count shares")
+    more = f", and {len(reasons) - 1} more such limits" if len(reasons) > 1 else ""
+    remedies = [*dict.fromkeys(remedy for limit in evidence.limits for remedy in limit.remedies)]
+    todo = "; ".join(remedies[:_MOST_REMEDIES]) + ("; ..." if len(remedies) > _MOST_REMEDIES else "")
+    return verdict(name, f"{reasons[0]}{more}: whole GPUs are kept there", todo)
 
 
 def enforced_partitions(name: str, evidence: Evidence) -> Finding:

@@ -14,6 +14,18 @@ if [ -r "$wall_file" ]; then
     done
 fi 2>/dev/null
 
+# What a share's programs need, and no job that is submitted inside a share.
+growth="XLA_PYTHON_CLIENT_PREALLOCATE=false TF_FORCE_GPU_ALLOW_GROWTH=true"
+case ${GPUSAGE_GROWTH:-} in
+    "" | "${SLURM_JOB_ID:-}",*) ;;
+    *)
+        for pair in $growth; do
+            case $GPUSAGE_GROWTH, in *,"${pair%=*}",*) echo "unset ${pair%=*}" && unset "${pair%=*}" ;; esac
+        done
+        echo "unset GPUSAGE_GROWTH"
+        ;;
+esac
+
 # These variables describe the outer job if an salloc inside a job of ours passed them on.
 if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
     for name in GPUSAGE_DECISION GPUSAGE_JOB GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT GPUSAGE_RESCUE GPUSAGE_NOTICE \
@@ -51,6 +63,15 @@ elif [ -r "$on_start/sitecustomize.py" ]; then
 fi
 
 [ -n "${GPUSAGE_DECISION:-}" ] || exit 0
+
+# A slice (MIG) needs nothing of what follows, unless the job lacked memory there and runs again, elsewhere.
+case ${SLURM_RESTART_COUNT:-0}/$GPUSAGE_DECISION in
+    0/gpu:*) exit 0 ;;
+    */gpu:*)
+        timeout -k 1 3 scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null |
+            grep -q "^ *TresPerNode=gres[:/]$GPUSAGE_DECISION" && exit 0
+        ;;
+esac
 
 # Slurm sets the percentage itself if a share is held. A step may hold no share, and a job that got its whole GPU back
 # holds none, or, on Slurm 22.05, all shares of one GPU, for which an inner srun then asks. With an old percentage or cap,
@@ -103,19 +124,34 @@ if [ "$limited_by" = wall ] && [ -n "${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT:-}" ]; t
     echo "unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 fi
 
+# Under a limit of MPS a program sees the whole GPU's size, of which JAX and TensorFlow take most at their start: here they
+# take what they use, unless the user has said otherwise. Not set is a fraction of the memory: it has two names, and JAX
+# leaves the GPU alone where it finds both.
+[ "$limited_by" != wall ] || growth=
+[ -z "${XLA_PYTHON_CLIENT_MEM_FRACTION:-}${XLA_CLIENT_MEM_FRACTION:-}" ] || growth=${growth#* }
+names=
+for pair in $growth; do
+    eval "[ -z \"\${${pair%=*}:-}\" ]" && echo "export $pair" && names=$names,${pair%=*}
+done
+[ -z "$names" ] || echo "export GPUSAGE_GROWTH=${SLURM_JOB_ID:-}$names"
+
 # The batch script's device is the job's only one. If Slurm binds several tasks to GPUs, it hides the device from them.
+device=${CUDA_VISIBLE_DEVICES:-${GPUSAGE_DEVICE:-}}
 if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
-    echo "export GPUSAGE_DEVICE=$CUDA_VISIBLE_DEVICES"
-elif [ -n "${GPUSAGE_DEVICE:-}" ]; then
-    echo "export CUDA_VISIBLE_DEVICES=$GPUSAGE_DEVICE"
+    echo "export GPUSAGE_DEVICE=$device"
+elif [ -n "$device" ]; then
+    echo "export CUDA_VISIBLE_DEVICES=$device"
 fi
 
-# If MPS serves this job, the prolog wrote the GPU's folder and the variables that a client needs. Its only device is 0.
+# If MPS serves this job, the prolog wrote the GPU's folder and the variables that a client needs. If the daemon has died
+# since, the job runs without MPS. Where /proc hides other users' processes, nobody can tell.
 job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
 [ -r "$job_file" ] || exit 0
 {
     read -r folder
     if [ -z "$folder" ] || [ ! -d "$folder/pipe" ]; then exit 0; fi
+    daemon=$(cat "$folder/pipe/nvidia-cuda-mps-control.pid" 2>/dev/null)
+    if [ -n "$daemon" ] && [ ! -d "/proc/$daemon" ] && [ -d /proc/1 ]; then exit 0; fi
     while IFS== read -r name value; do
         case $name in
             CUDA_MPS_SM_PARTITION) # SMs of its own, of which a percentage would take a part; cli_filter looks for one
@@ -128,5 +164,9 @@ job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
         echo "export $name=$value"
     done
 } <"$job_file"
-echo "export CUDA_VISIBLE_DEVICES=0"
+
+# A client of the daemon sees one GPU, as its device 0. A program that finds no daemon (it died, or a container has a /run of
+# its own) must find the same GPU or none. Where Slurm says 0, 0 is right for both: ConstrainDevices lets the job open no
+# other GPU, or its GPU is the node's first. Any other number is right for one of the two, and the UUID for both.
+[ "$device" = 0 ] || echo "export CUDA_VISIBLE_DEVICES=${folder##*/gpu-}"
 exit 0

@@ -95,6 +95,7 @@ def test_what_nodes_have_beside_gpus_is_known_of_each_kind() -> None:
     small, large = pool.node_kinds
     assert (small.cpu_count, small.host_memory_bytes) == (0, 0)
     assert large == NodeKind(
+        has_shares=False,
         partitions=("long",),
         features=small.features,
         cpu_count=8,
@@ -143,15 +144,16 @@ def test_a_feature_named_after_the_type_leads_to_its_pool_only_where_every_node_
     both = [node("n1", "gpu:v100:1", features=("v100", "ib")), node("n2", "gpu:v100:1", features=("v100",))]
     one = [both[0], node("n2", "gpu:v100:1", features=("ib",))]
     assert pools_of(both, advisor().catalogue)[0].feature == "v100"
-    assert pools_of(one, advisor().catalogue)[0].feature is None
+    assert pools_of(one, advisor().catalogue)[0].feature == "ib"  # as true of exactly these nodes as a name
 
 
 @pytest.mark.parametrize(
     ("other", "exact"),
     [
         (("n2", "gpu:h100:1", ("h100",)), "v100"),
-        (("n2", "", ("v100",)), None),  # a job held by the feature alone could land there, on no GPU
-        (("n2", "gpu:h100:1", ("V100",)), None),
+        (("n2", "", ("v100",)), "ib"),  # by the other, a job held by the feature alone could land there, on no GPU
+        (("n2", "gpu:h100:1", ("V100",)), "ib"),
+        (("n2", "gpu:h100:1", ("V100", "ib")), None),
         (("n2", "gpu:v100:1,gpu:h100:1", ("v100",)), None),  # the feature does not tell which of the two
         (("n2", "gpu:v100:1", ()), None),
     ],
@@ -162,6 +164,23 @@ def test_a_feature_holds_a_job_to_a_type_where_it_is_on_exactly_that_types_nodes
     name, gres, features = other
     nodes = [node("n1", "gpu:v100:2", features=("v100", "ib")), node(name, gres, features=features)]
     assert pools_of(nodes, advisor().catalogue)[0].exact_feature == exact
+
+
+def test_a_type_of_which_some_nodes_are_shared_is_shared_there() -> None:
+    """As on a site with a partition for tests, and one node that is cut into slices."""
+    nodes = [
+        node("g1", "gpu:a100:4,mps:400", features=("ampere", "80gb")),
+        node("i1", "gpu:a100:2,gpu:a100_3g.40gb:2", features=("ampere", "80gb")),
+        node("n1", "gpu:h100:8,mps:800", features=("hopper", "80gb")),
+        node("n2", "gpu:h100:8", features=("hopper", "80gb")),
+        node("v1", "gpu:v100:8", features=("volta",)),
+    ]
+    a100, slices, h100, v100 = pools_of(nodes, advisor().catalogue)
+    assert (a100.mps_per_gpu, a100.exact_feature, a100.holding_feature) == (100, None, "ampere")
+    assert (h100.mps_per_gpu, h100.exact_feature, h100.holding_feature) == (100, "hopper", "hopper")
+    assert [kind.has_shares for kind in h100.node_kinds] == [True, False]
+    assert not v100.may_hold_shares
+    assert (slices.mps_per_gpu, slices.exact_feature) == (None, None)
 
 
 def test_gpus_without_a_type_are_known_by_the_nodes_feature() -> None:
