@@ -5,7 +5,6 @@ Only the GPU is faked (`walls.FakeGpus`). What nobody gets beyond the wall is `t
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from cgroups import plan_of_own, remove_cgroups, restart_node, unified_folder, u
 from gpusage.node.dividing.granted import read_granted
 from gpusage_sandboxes.slurm import Sandbox, start_sandbox
 from gpusage_slurm.install.node_scripts import EPILOG, PROLOG, TASK_PROLOG
+from mps import waiting_for_cgroups
 from slurm_jobs import wait_for_state
 from waiting import wait_until
 from walls import FakeGpus, fake_gpus
@@ -138,24 +138,13 @@ def test_a_job_of_an_array_and_one_that_runs_again_have_walls_of_their_own(site:
 
 
 def test_a_job_that_ends_before_its_first_step_leaves_nobody_waiting(site: Site) -> None:
-    def waiting() -> list[str]:
-        mark = os.fsencode(str(site.mps))
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if b"\0wall\0" in (process / "cmdline").read_bytes() and mark in (process / "environ").read_bytes():
-                    found.append(process.name)
-            except OSError:
-                continue
-        return found
-
     allocation = site.sandbox.run("salloc", "--gres=mps:40", "--no-shell", "--job-name=idle").stderr
     job = allocation.split("allocation ")[1].split()[0]
     # Without PrologFlags=Alloc the prolog comes with the first step.
     site.sandbox.run("srun", f"--jobid={job}", "--overlap", "true")
     site.sandbox.run("scancel", job)
     site.sandbox.wait_for_queue()
-    wait_until(lambda: not waiting(), waiting)
+    wait_until(lambda: not waiting_for_cgroups(site.mps))
     assert site.limits() == []
 
 
