@@ -69,6 +69,7 @@ def daemon_lines(status: Table) -> Iterator[str]:
     yield from jobs.get("not_requeued", ())
     if usage.get("recorded"):
         yield f"usage of ended jobs kept: {usage['recorded']}"
+    yield from usage.get("excesses", ())
     if usage.get("error"):
         yield f"usage of ended jobs cannot be collected: {usage['error']}"
 

@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpusage.policies.candidates import admits, admitted_candidates, partitions_of
 from gpusage.policies.share_price import Limits, Offer, can_promise
@@ -198,10 +198,32 @@ def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
 
 def slice_offers(policy_input: PolicyInput) -> Iterator[Offer]:
     """Yield the slices that the job of *policy_input* may use, each whole."""
-    for candidate in admitted_candidates(policy_input) if policy_input.request.gpu_type is None else ():
+    request = policy_input.request
+    for candidate in admitted_candidates(policy_input) if request.gpu_type is None else ():
         if candidate.gpu.parent_gpu is not None:
             price = Price(gpu=candidate.gpu.name, share_percent=WHOLE_PERCENT, slowdown=candidate.need.slowdown)
-            yield Offer(candidate=candidate, request=policy_input.request, price=price)
+            # A run that lacked memory is repeated only where the job may have more.
+            repeatable = request.repeatable and bool(larger_types(candidate, (), policy_input))
+            yield Offer(candidate=candidate, request=replace(request, repeatable=repeatable), price=price)
+
+
+def larger_types(candidate: Candidate, preferred: Sequence[str], policy_input: PolicyInput) -> tuple[str, ...]:
+    """Return the GPU type for a job that lacks memory on the slice *candidate*; none where no type has more.
+
+    A whole GPU comes before a larger slice, one with room now before others, and then one that the job prefers.
+    """
+    larger = [each for each in admitted_candidates(policy_input) if each.gpu.memory_bytes > candidate.gpu.memory_bytes]
+    best = max(
+        larger,
+        key=lambda each: (
+            each.gpu.parent_gpu is None,
+            each.pool.has_room(WHOLE_PERCENT),
+            each.name in preferred,
+            each.gpu.memory_bytes,
+        ),
+        default=None,
+    )
+    return (best.name,) if best else ()
 
 
 def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Offer | None:

@@ -43,8 +43,9 @@ class GpuRequest:
         mps_thread_percent: A share of one GPU, 1 to 100, in place of whole GPUs.
         thread_cap_percent: What the processes on the share may use of the GPU's threads; ``None`` means its percentage.
         memory_cap_bytes: Device memory that the share may use wherever it runs: its part of the smallest GPU that it
-            may have, less a reserve. A node that knows its own GPU lets it use its part of that one.
-        preferred_gpus: Site types to try first, best first; any of the others will do.
+            may have, less a reserve. A node that knows its own GPU lets it use its part of that one. A slice has this.
+        preferred_gpus: Site types to try first, best first; any of the others will do. Beside a slice: the type to run
+            on if the slice has too little memory.
         required_gpus: Site types of which any one must run it, best first; none means that any type may.
         slice_type: The site type of a slice (MIG) that takes the place of the whole GPU; ``None`` for no slice.
         obstacles: What the adapter found that a share would break, one clause each, in the user's words.

@@ -64,6 +64,15 @@ fi
 
 [ -n "${GPUSAGE_DECISION:-}" ] || exit 0
 
+# A slice (MIG) needs nothing of what follows, unless the job lacked memory there and runs again, elsewhere.
+case ${SLURM_RESTART_COUNT:-0}/$GPUSAGE_DECISION in
+    0/gpu:*) exit 0 ;;
+    */gpu:*)
+        timeout -k 1 3 scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null |
+            grep -q "^ *TresPerNode=gres[:/]$GPUSAGE_DECISION" && exit 0
+        ;;
+esac
+
 # Slurm sets the percentage itself if a share is held. A step may hold no share, and a job that got its whole GPU back
 # holds none, or, on Slurm 22.05, all shares of one GPU, for which an inner srun then asks. With an old percentage or cap,
 # such a job would still be limited to its share.
@@ -158,6 +167,9 @@ job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
 
 # A client of the daemon sees one GPU, as its device 0. A program that finds no daemon (it died, or a container has a /run of
 # its own) must find the same GPU or none. Where Slurm says 0, 0 is right for both: ConstrainDevices lets the job open no
-# other GPU, or its GPU is the node's first. Any other number is right for one of the two, and the UUID for both.
-[ "$device" = 0 ] || echo "export CUDA_VISIBLE_DEVICES=${folder##*/gpu-}"
+# other GPU, or its GPU is the first on the PCI bus. Any other number is right for one of the two, and the UUID for both.
+case $device in
+    0) echo "export CUDA_DEVICE_ORDER=PCI_BUS_ID" ;;
+    *) echo "export CUDA_VISIBLE_DEVICES=${folder##*/gpu-}" ;;
+esac
 exit 0

@@ -29,7 +29,10 @@ _VAIN = "every node that it may use has the feature of the preferred GPU generat
 _NO_ROOM = "its own constraint, preference, nodes or other resources leave no room for a preferred GPU generation"
 
 DECISION_VARIABLE = "GPUSAGE_DECISION"
-"""The variable by which the node side and an inner srun know a job whose GPU became a share."""
+"""The variable by which the node side and an inner srun know a job whose GPU became a share, or a slice."""
+
+ELSE = "else "
+"""In a mark, before the GPU type on which a job runs again that lacked memory on its slice."""
 
 THREADS_VARIABLE = "GPUSAGE_THREAD_PERCENT"
 """The variable by which the task prolog knows that the job may use more threads than its share."""
@@ -60,7 +63,12 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, *, with_noti
     if request.slice_type is not None:
         # A slice (MIG) is a GPU with a type of its own; unlike a share it can name one.
         named = f"gpu:{request.slice_type}:1"
-        change = _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}")
+        # By the mark and the variable the task epilog knows what to do if its memory is too small.
+        larger = f", {ELSE}{request.preferred_gpus[0]}" if request.preferred_gpus else ""
+        variables = {f"env.{DECISION_VARIABLE}": named} | (
+            {} if request.repeatable else {f"env.{RESCUE_VARIABLE}": "no"}
+        )
+        change = _Change(fields={**_gpu_replacement(fields, named), **variables}, after=f"gres/{named}{larger}")
     elif request.mps_thread_percent is None:
         change = _gpu_types(fields, request.required_gpus, reachable) or _preference(fields, request, reachable)
     else:
@@ -69,7 +77,7 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, *, with_noti
         return RenderedDecision(before=before, after=before, fields=MappingProxyType({}), trouble=change.trouble)
 
     more = {}
-    if f"env.{DECISION_VARIABLE}" in change.fields:
+    if request.mps_thread_percent is not None and f"env.{DECISION_VARIABLE}" in change.fields:
         # MPS has two priorities, normal and below normal: kernels of a job with a latency limit go before the others'.
         is_urgent = job.model_request is not None and job.model_request.workload.slo is not None
         more["env.CUDA_MPS_CLIENT_PRIORITY"] = "0" if is_urgent else "1"
