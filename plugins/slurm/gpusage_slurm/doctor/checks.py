@@ -290,6 +290,7 @@ _SLURM_CHECKS: Mapping[str, Callable[[str, Evidence], Finding]] = MappingProxyTy
         "job containers": job_container,
         "sampler": sampler,
         "gres/mps": gpu_checks.shares,
+        "memory limits": gpu_checks.memory_limits,
         "slices": gpu_checks.slices,
         "all_sharing": gpu_checks.all_sharing,
         "mps units": gpu_checks.untyped_units,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gpusage.cli.admin import Finding, failed, passed, warned
+from gpusage.cli.status import describe_limits
 from gpusage_slurm.cluster.billing import SHARES, wrong_weights
 from gpusage_slurm.cluster.limits import UNKNOWN
 from gpusage_slurm.cluster.observation import SETTING, ignores_unmet_preference
@@ -33,6 +34,18 @@ def shares(name: str, evidence: Evidence) -> Finding:
     if unknown:
         return warned(name, f"unknown GPU types: {', '.join(unknown)}", "name them as `gpusage gpus` does")
     return passed(name, ", ".join(f"{pool.gpu_count} {pool.site_type} of {pool.mps_per_gpu}" for pool in pools))
+
+
+def memory_limits(name: str, evidence: Evidence) -> Finding:
+    """Say what limits the memory of shares, on which GPU types, and why not more."""
+    pools = [pool for pool in evidence.cluster.pools if pool.mps_per_gpu] if evidence.cluster else []
+    described = "; ".join(describe_limits(pools)) or "no GPU can be shared"
+    if any(pool.limited_by == "none" for pool in pools):
+        todo = (
+            "install NVIDIA's MPS (nvidia-cuda-mps-control) there; `gpusage-mps offers` on such a node says what it has"
+        )
+        return warned(name, described, todo)
+    return passed(name, described)
 
 
 def slices(name: str, evidence: Evidence) -> Finding:
