@@ -17,7 +17,7 @@ def test_a_cluster_is_shown_by_its_managers_title() -> None:
     seen = {"clusters": {"pbs": {"age_s": 1, **asdict(CLUSTER)}}}
     assert list(cluster_lines(seen, "pbs", "PBS")) == [
         "PBS 23, seen 1 s ago:",
-        "  new (not in the catalogue): 1 of 2 free, shared in 100 units",
+        "  new (not in the catalogue): 1 of 2 free, shared in 100 units, memory limited by cap",
         "  note: one node is away",
         "  not shared: w is so",
     ]

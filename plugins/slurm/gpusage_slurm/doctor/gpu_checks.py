@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gpusage.cli.admin import Finding, failed, passed, warned
+from gpusage.cli.status import describe_limits
 from gpusage_slurm.cluster.billing import SHARES, wrong_weights
 from gpusage_slurm.cluster.limits import UNKNOWN
 from gpusage_slurm.cluster.observation import SETTING, ignores_unmet_preference
@@ -43,11 +44,9 @@ def shares(name: str, evidence: Evidence) -> Finding:
 def node_gpus(name: str, evidence: Evidence) -> Finding:
     """Check that nobody but gpusage divides this node's GPUs."""
     if evidence.foreign_mps:
-        observation = (
-            f"MPS daemons of others run here: {', '.join(evidence.foreign_mps)}; beside their clients a share "
-        )
+        observation = f"MPS daemons of others run here: {', '.join(evidence.foreign_mps)}"
         todo = "end them in the nodes' own prolog: gpusage starts one for each GPU that it shares"
-        return warned(name, f"{observation}runs by time slices only", todo)
+        return warned(name, f"{observation}; beside their clients a share runs by time slices only", todo)
     if evidence.exclusive_gpus:
         observation = f"GPUs that one program alone may use: {', '.join(evidence.exclusive_gpus)}"
         todo = "nvidia-smi -c DEFAULT on the nodes whose GPUs are shared"
@@ -62,11 +61,21 @@ def devices(name: str, evidence: Evidence) -> Finding:
     is_set = (evidence.settings.get("constraindevices") or (lines[-1] if lines else "no")).lower() == "yes"
     if is_set and "task/cgroup" in evidence.settings.get("taskplugin", ""):
         return passed(name, "ConstrainDevices: a job sees its own GPU alone, as number 0")
-    observation = (
-        "without ConstrainDevices=yes and task/cgroup a share on any but a node's first GPU finds it by its UUID"
-    )
+    observation = "without ConstrainDevices=yes and task/cgroup a share finds any but a node's first GPU by its UUID"
     todo = "ConstrainDevices=yes in cgroup.conf, task/cgroup in TaskPlugin; then restart slurmctld and the slurmds"
     return warned(name, f"{observation}, on which programs fail that expect a number", todo)
+
+
+def memory_limits(name: str, evidence: Evidence) -> Finding:
+    """Say what limits the memory of shares, on which GPU types, and why not more."""
+    pools = [pool for pool in evidence.cluster.pools if pool.mps_per_gpu] if evidence.cluster else []
+    described = "; ".join(describe_limits(pools)) or "no GPU can be shared"
+    if any(pool.limited_by == "none" for pool in pools):
+        todo = (
+            "install NVIDIA's MPS (nvidia-cuda-mps-control) there; `gpusage-mps offers` on such a node says what it has"
+        )
+        return warned(name, described, todo)
+    return passed(name, described)
 
 
 def slices(name: str, evidence: Evidence) -> Finding:

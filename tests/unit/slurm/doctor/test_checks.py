@@ -373,6 +373,18 @@ def with_settings(evidence: Evidence, **settings: str) -> Evidence:
     return replace(evidence, settings={**evidence.settings, **settings})
 
 
+def test_what_limits_memory_is_said_of_each_gpu_type_and_nothing_is_warned_of(healthy: Evidence) -> None:
+    walled = replace(POOL, site_type="h100", limited_by="wall")
+    capped = replace(POOL, why_no_wall="no cgroup v2")
+    pools = (walled, capped, replace(WHOLE, limited_by="none"))  # the last is not shared
+    result = finding(replace(healthy, cluster=Cluster(manager="slurm", version="26.05", pools=pools)), "memory limits")
+    assert (result.verdict, result.observation) == ("pass", "wall on h100; cap on v100: no cgroup v2")
+
+    bare = Cluster(manager="slurm", version="26.05", pools=(replace(POOL, limited_by="none"),))
+    result = finding(replace(healthy, cluster=bare), "memory limits")
+    assert (result.verdict, result.observation) == ("warn", "none on v100")
+
+
 def test_a_prolog_inside_the_job_takes_the_mps_daemon_with_it(healthy: Evidence) -> None:
     result = finding(with_settings(healthy, prologflags="Alloc,Contain,RunInJob"), "node prolog")
     assert (result.verdict, "no GPU is shared" in result.observation) == ("warn", True)
