@@ -161,13 +161,3 @@ def stand_in_tree(folder: Path, *cgroups: str) -> Path:
             (path / file).touch()
     (folder / "cgroup.controllers").write_text("cpuset cpu io memory pids misc\n")
     return folder
-
-
-def freezer_as_v2(folder: Path, node: str) -> Path:
-    """Return a folder that looks like cgroup v2 to gpusage, in which Slurm's jobs on *node* are those of v1's freezer.
-
-    Slurm's plugin for v2 starts on no host that has v1 as well; its plugin for v1 does.
-    """
-    stand_in_tree(folder, f"system.slice/{node}_slurmstepd.scope")
-    (folder / f"slurm_{node}").symlink_to(HIERARCHIES[0] / f"slurm_{node}")
-    return folder

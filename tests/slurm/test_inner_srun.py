@@ -224,6 +224,7 @@ def test_two_jobs_share_a_gpu_through_mps_and_may_use_their_parts_of_its_memory(
         wait_for_state(sandbox, job, "COMPLETED")
     for job in jobs:
         assert own_output(folder / f"{job}.out").split() == [
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40",
             "CUDA_MPS_CLIENT_PRIORITY=1",
             f"CUDA_MPS_LOG_DIRECTORY={mps}/{gpu}/log",

@@ -495,6 +495,7 @@ def compute(arguments: list[str]) -> int:
     parser.add_argument(
         "--say", type=Path, metavar="FILE", help="write the responses here, one a line, and not to the output"
     )
+    parser.add_argument("--catch", action="store_true", help="catch the error, and go on with what it has")
     options = parser.parse_args(arguments)
     words = {"device": options.device, "managed": options.managed, **cuda()}
     responses = [ask("info", **words)] if options.verb == "info" else []
@@ -508,7 +509,7 @@ def compute(arguments: list[str]) -> int:
             file.write(lines)
     else:
         print(lines, end="", flush=True)
-    if responses and responses[-1]["code"]:
+    if responses and responses[-1]["code"] and not options.catch:
         print(f"RuntimeError: CUDA error: {responses[-1]['text']}", file=sys.stderr)
         return 1
     time.sleep(options.hold)

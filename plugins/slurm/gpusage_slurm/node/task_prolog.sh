@@ -170,6 +170,9 @@ job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
 
 # A client of the daemon sees one GPU, as its device 0. A program that finds no daemon (it died, or a container has a /run of
 # its own) must find the same GPU or none. Where Slurm says 0, 0 is right for both: ConstrainDevices lets the job open no
-# other GPU, or its GPU is the node's first. Any other number is right for one of the two, and the UUID for both.
-[ "$device" = 0 ] || echo "export CUDA_VISIBLE_DEVICES=${folder##*/gpu-}"
+# other GPU, or its GPU is the first on the PCI bus. Any other number is right for one of the two, and the UUID for both.
+case $device in
+    0) echo "export CUDA_DEVICE_ORDER=PCI_BUS_ID" ;;
+    *) echo "export CUDA_VISIBLE_DEVICES=${folder##*/gpu-}" ;;
+esac
 exit 0
