@@ -44,9 +44,7 @@ class Site:
             wrapper = script.copy(sandbox.layout.etc)
             timed = f"trap 'echo $((($(date +%s%N) - $began) / 1000)) >>{self.times}' EXIT\nbegan=$(date +%s%N)\n"
             # Without systemd, a slurmstepd of 24.11 cannot leave its job's folders, and so cannot remove them.
-            gone = (
-                f"find {unified}/system.slice/{self.node}_*/job_$SLURM_JOB_ID/step_* -depth -type d -exec rmdir {{}} +"
-            )
+            gone = f"find {unified}/system.slice/{self.node}_*/job_$SLURM_JOB_ID -depth -type d -exec rmdir {{}} +"
             text = {PROLOG: "", EPILOG: f"{gone} 2>/dev/null\n"}
             wrapper.write_text(f"#!/bin/sh\n{exports}{text.get(script, timed)}{script.path}\n")
             wrapper.chmod(0o755)
@@ -115,7 +113,7 @@ def test_every_step_of_a_job_is_behind_its_wall(site: Site) -> None:
     assert lines[-1] == "0"
     assert len(groups) == 2
     assert len({line.partition("/step_")[0] for line in groups}) == 1
-    wait_until(lambda: not site.limits())  # the epilog took it away
+    wait_until(lambda: not site.limits())  # they went with the cgroup
 
 
 def test_a_job_of_an_array_and_one_that_runs_again_have_walls_of_their_own(site: Site) -> None:
