@@ -76,6 +76,7 @@ def rows(draw: st.DrawFn, name: str) -> tuple[GpuPool, GpuNeed, Gpu]:
         feature=draw(st.sampled_from((None, name))),
         exact_feature=draw(st.sampled_from((None, name, name))),
         free_share_percent=draw(st.sampled_from((None, 0, 50))),
+        limited_by=draw(st.sampled_from(("wall", "cap", "none"))),
         node_kinds=draw(st.sampled_from(((), KINDS, KINDS[:1]))),
     )
     return replace(pool, free_gpu_count=draw(st.integers(0, pool.gpu_count))), need, gpu

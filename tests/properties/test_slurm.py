@@ -76,6 +76,10 @@ def test_a_rewritten_request_never_names_a_typed_share_and_holds_the_type_beside
     job = parse_submission(DecisionRequest(manager="slurm", fields=fields))
     assert job is not None
     pools = tuple(dataclasses.replace(pool, exact_feature="v100" if exact else None) for pool in CLUSTER.pools)
+    pools = (
+        *pools,
+        dataclasses.replace(pools[0], site_type="h100", exact_feature="h100"),
+    )
     request = dataclasses.replace(job.request, mps_thread_percent=40)
     decision = Decision(code=Code.REWRITE, request=request, reasons=(), plugin="test")
     rendered = render_decision(job, decision, dataclasses.replace(CLUSTER, pools=pools))

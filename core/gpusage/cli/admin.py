@@ -172,9 +172,13 @@ def kill_switch(own: OwnEvidence) -> Finding:
 
 def divisions(own: OwnEvidence) -> tuple[Finding, ...]:
     """Return in which ways this host divides a GPU; nothing where it has no MPS, as a controller has none."""
-    ways = [way for way in own.offers.divisions if way != "whole"]
-    version = own.offers.version or "unknown"
-    return (passed("GPU division", f"this host divides by {' and '.join(ways)}, MPS {version}"),) if ways else ()
+    offers = own.offers
+    ways = [way for way in offers.divisions if way != "whole"]
+    if not ways:
+        return ()
+    because = f" ({offers.because})" if offers.because else ""
+    divided = f"this host divides by {' and '.join(ways)}, MPS {offers.version or 'unknown'}"
+    return (passed("GPU division", f"{divided}; a share's memory is limited by a {offers.limited_by}{because}"),)
 
 
 def daemon_trouble(status: Mapping[str, Any], manager: str) -> str:

@@ -12,7 +12,7 @@ from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents
 from gpusage.cli.tables import duration_text, size_text
 from gpusage.decisions.outcome import describe_change, describe_need
-from gpusage.experience.finished_jobs import describe_waiting, suggest_next_request
+from gpusage.experience.finished_jobs import describe_excess, describe_waiting, suggest_next_request
 from gpusage.store.annotation import JobAnnotation, parse_annotation
 from gpusage_hooks.types import AnnotatedJob, DecisionRecord, Usage
 from gpusage_hooks.units import WHOLE_PERCENT, percent
@@ -45,6 +45,7 @@ def usage_document(usage: Usage, record: DecisionRecord | None) -> dict[str, Any
     """Return *usage* as JSON, with what follows from it."""
     fields: dict[str, Any] = msgspec.to_builtins(usage)
     return fields | {
+        "excess": describe_excess(usage) or None,
         "waits_for": describe_waiting(usage) or None,
         "ask_next_time": suggest_next_request(usage, record) or None,
     }
@@ -78,8 +79,12 @@ def usage_line(usage: Usage, record: DecisionRecord | None, before: str) -> str:
         f"{_ENDS[usage.outcome]} after {duration_text(usage.ended_at_s - usage.started_at_s)}",
     ]
     verdict, advice = describe_waiting(usage), suggest_next_request(usage, record)
-    more = [*([f"it {verdict}"] if verdict else []), *([f"request next time: {advice}"] if advice else [])]
-    return "; ".join([", ".join(parts), *more])
+    more = [
+        describe_excess(usage),
+        f"it {verdict}" if verdict else "",
+        f"request next time: {advice}" if advice else "",
+    ]
+    return "; ".join([", ".join(parts), *filter(None, more)])
 
 
 def document(job: AnnotatedJob | None, record: DecisionRecord | None, runs: Sequence[Usage] = ()) -> dict[str, Any]:

@@ -162,7 +162,10 @@ class Advisor(Predictor):
             job = replace(job, model_request=request)
 
         # Predict and decide, then put it into the manager's words, which may not be able to express it.
-        decision, rendered = self._render(job, self.decide(job, graph, cluster), cluster)
+        decision = self.decide(job, graph, cluster)
+        if graph is not None and decision.request.slice_type:
+            decision = self.learned.without_failed_slice(decision, graph, job.submitter)
+        decision, rendered = self._render(job, decision, cluster)
         if request is not None and request.first_run:
             decision = replace(decision, reasons=(*decision.reasons, f"as job {request.first_run}'s run showed"))
         outcome = Outcome(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=self.mode)
@@ -174,7 +177,8 @@ class Advisor(Predictor):
         if need is not None:
             predicted = self.utilization_from_graph(graph, request.workload, need)
         outcome = replace(outcome, model=job_identity(NOBODY, graph=graph), predicted_utilization=predicted)
-        return outcome.as_advice(self.learned.why_not_enforced(graph, job.submitter))
+        is_larger = decision.request.slice_type is not None and decision.request.memory_cap_bytes is None
+        return outcome if is_larger else outcome.as_advice(self.learned.why_not_enforced(graph, job.submitter))
 
     def _advise_by_history(self, job: Job, cluster: Cluster) -> Outcome:
         """Return the outcome of *job*, which names no model: observed only, until its history has earned trust."""

@@ -150,7 +150,7 @@ def _by_experience(
             ObservedFigures(
                 step_time_s=_step_time(gpu, utilization, analysis, source) if utilization else None,
                 gpu_utilization=Figure(interval=utilization, source=source) if utilization else None,
-                memory_bytes=None if gpu.parent_gpu else figure,
+                memory_bytes=figure,
             )
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpusage.predictors.known import is_same_batch_size
 from gpusage_hooks.types import DecisionRecord, Outcome, Usage
-from gpusage_hooks.units import MIB, WHOLE_PERCENT, percent
+from gpusage_hooks.units import MIB, WHOLE_PERCENT, gib, percent
 
 LEAST_SAMPLED_S = 60.0
 """Of sampling: less shows nothing of a job."""
@@ -25,6 +25,8 @@ CLOCK_DIFFERENCE_S = 2.0
 """A manager counts whole seconds; a sampler is started a little earlier or later, by the clock of its own node."""
 FILLED = 0.95
 """Of a cap on GPU memory: an allocation fails before the last byte is taken."""
+EXCEEDED = 1.05
+"""Of a cap: the driver's own memory for a process counts in what NVML shows, and not in what MPS limits."""
 
 
 def own_utilization(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> float | None:
@@ -51,6 +53,19 @@ def filled_memory_cap(usage: Usage) -> bool:
     """
     limit_bytes = usage.granted.memory_limit_bytes
     return limit_bytes is not None and (usage.memory_bytes or 0) >= FILLED * limit_bytes
+
+
+def describe_excess(usage: Usage) -> str:
+    """Return by how much a run's processes took more memory in sum than its part, one clause; empty if they did not.
+
+    A cap of MPS holds each process alone.
+    """
+    limit_bytes, taken_bytes = usage.granted.memory_limit_bytes, usage.memory_bytes or 0
+    if limit_bytes is None or taken_bytes <= EXCEEDED * limit_bytes:
+        return ""
+    return (
+        f"its processes together took {gib(taken_bytes)}, more than its part of the GPU's memory ({gib(limit_bytes)})"
+    )
 
 
 def describe_waiting(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> str:

@@ -23,7 +23,17 @@ from typing import TYPE_CHECKING, TypeVar
 from gpusage.experience.finished_jobs import SOUND
 from gpusage.experience.identity import LEAST_USERS, MOST_USERS, family, fingerprint, settings_key
 from gpusage.experience.trust import NO_TRUST, HistoryTrust
-from gpusage_hooks.types import Code, Interval, JobIdentity, ModelGraph, ModelRequest, Outcome, Submitter, Workload
+from gpusage_hooks.types import (
+    Code,
+    Decision,
+    Interval,
+    JobIdentity,
+    ModelGraph,
+    ModelRequest,
+    Outcome,
+    Submitter,
+    Workload,
+)
 from gpusage_hooks.units import WHOLE_PERCENT, gib
 
 if TYPE_CHECKING:
@@ -213,6 +223,18 @@ class Learned:
                 return Finding(others=ratios, source=jobs)
         return NO_FINDING
 
+    def without_failed_slice(self, decision: Decision, graph: ModelGraph, submitter: Submitter) -> Decision:
+        """Return *decision* with the next larger GPU in place of its slice, if the last job like it failed in one.
+
+        The job's own request, for any GPU, may land on such a slice again.
+        """
+        larger = decision.request.preferred_gpus
+        if not larger or not self.failures or not why_whole(self.failures, fingerprint(graph), submitter):
+            return decision
+        request = replace(decision.request, slice_type=larger[0], preferred_gpus=(), memory_cap_bytes=None)
+        reason = f"the last job like it failed in its part of a GPU, so this one has {larger[0]}"
+        return replace(decision, request=request, reasons=(reason,), need=None)
+
     def why_not_enforced(self, graph: ModelGraph, submitter: Submitter) -> str:
         """Return why no share is enforced for *submitter* and this family for now, one clause; empty where one is."""
         failed = why_whole(self.failures, fingerprint(graph), submitter) if self.failures else ""
@@ -259,7 +281,8 @@ def failures_of(observations: Iterable[Observation], least_sampled_s: float) -> 
         if each.decision is None or identity is None or each.decision.mode != "enforce":
             continue
 
-        on_share = each.decision.decision.code is Code.REWRITE and usage.granted.share_percent < WHOLE_PERCENT
+        is_part = usage.granted.share_percent < WHOLE_PERCENT or usage.granted.division == "slice"
+        on_share = each.decision.decision.code is Code.REWRITE and is_part
         if on_share and usage.outcome in FAILED:
             failures = with_failures(failures, [identity])
         elif usage.outcome in SOUND and identity.fingerprint in failures:

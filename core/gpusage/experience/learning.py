@@ -235,15 +235,17 @@ def _memory(runs: Sequence[Run]) -> Interval | None:
     """Return the peak of *runs* and how far the next may go: never beyond a cap under which one did its work."""
     # A run that died took what it could get; how much it needed nobody saw.
     served = [run for run in runs if run.memory_bytes and not run.out_of_memory][-WINDOW_RUNS:]
-    lacking = [run.memory_bytes or run.promised_memory_bytes or 0.0 for run in runs if run.out_of_memory][-WINDOW_RUNS:]
-    least = OUT_OF_MEMORY_MARGIN * max(lacking, default=0.0)
+    lacking = [run.required_bytes or 0.0 for run in runs if run.out_of_memory][-WINDOW_RUNS:]
+    least = max(lacking, default=0.0)
     if not served:
         return Interval(value=least, low=least, high=OUT_OF_MEMORY_MARGIN * least) if least else None
 
-    # Beyond a cap under which a run did its work, the next one need not go.
+    # Beyond a cap under which a run did its work, the next one need not go. A cap that holds each process alone does
+    # not hold their sum.
     peaks = [float(run.memory_bytes or 0) for run in served]
     margin = MEMORY_MARGINS[len(peaks) > 1]
-    ends = (min(margin * peak, run.memory_limit_bytes or inf) for run, peak in zip(served, peaks, strict=True))
+    limits = [run.memory_limit_bytes or inf for run in served]
+    ends = (min(margin * peak, limit if peak <= limit else inf) for peak, limit in zip(peaks, limits, strict=True))
     return Interval(value=median(peaks), low=min(peaks), high=max(*ends, *peaks, least))
 
 

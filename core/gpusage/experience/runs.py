@@ -84,7 +84,8 @@ class Run:
         """Return the memory that the run needed: its peak, or more than it had where that was too little."""
         if not self.out_of_memory:
             return self.memory_bytes
-        return OUT_OF_MEMORY_MARGIN * max(self.memory_bytes or 0, self.memory_limit_bytes or 0) or None
+        had_bytes = max(self.memory_bytes or 0, self.memory_limit_bytes or 0) or self.promised_memory_bytes
+        return OUT_OF_MEMORY_MARGIN * had_bytes if had_bytes else None
 
     @property
     def job(self) -> tuple[str, str, str, str]:
@@ -111,8 +112,10 @@ def runs_of(observations: Iterable[Observation], least_sampled_s: float) -> Iter
 
 
 def model_runs(observations: Iterable[Observation], least_sampled_s: float) -> Iterator[tuple[Observation, Run]]:
-    """Yield those of `runs_of` that show something of a model: slices do not."""
-    return ((each, run) for each, run in runs_of(observations, least_sampled_s) if run.settings and not run.is_slice)
+    """Yield those of `runs_of` that show something of a model: of slices, only that one had too little memory."""
+    for each, run in runs_of(observations, least_sampled_s):
+        if run.settings and (run.out_of_memory or not run.is_slice):
+            yield each, run
 
 
 def history_runs(observations: Iterable[Observation], least_sampled_s: float) -> Iterator[tuple[Observation, Run]]:

@@ -6,7 +6,8 @@ Invariants:
 2. A job is confined only to GPU types on one of whose nodes it could run, in each partition that it names, as far as
    the cluster was seen: a manager may refuse a job that one of its partitions could never run.
 3. A job is confined to GPU types that count the same units, so that one number of them is the same share.
-4. On any GPU type that the job may land on, what it needs on any of them is within its share's part of the memory.
+4. On any GPU type that the job may land on, what it needs on any of them is within its share's part of the memory;
+   where no wall is, what it likely takes.
 5. A slice (MIG) in place of a whole GPU is isolated, and has no partners. It is taken only where the whole of the job's
    memory fits, at the pessimistic end, and its price is accepted; it confines the job to its type. A type that the user
    named is never changed.
@@ -15,11 +16,11 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpusage.policies.candidates import admits, admitted_candidates, partitions_of
 from gpusage.policies.share_price import Limits, Offer, can_promise
-from gpusage_hooks.types import Binding, Candidate, GpuRequest, NodeKind, PolicyInput, Price, Room
+from gpusage_hooks.types import Binding, Candidate, GpuRequest, LimitedBy, NodeKind, PolicyInput, Price, Room
 from gpusage_hooks.units import WHOLE_PERCENT
 
 
@@ -84,27 +85,41 @@ def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding)
     for size in sorted({offer.share_percent for offer in promised}):
         # The job may land on any of these types, so its needs on all of them must fit its share of each one's memory.
         alike = [offer for offer in promised if offer.share_percent == size]
-        needed_bytes = max(offer.needed_bytes for offer in alike)
-        alike = [offer for offer in alike if offer.has_memory(needed_bytes)]
-        if alike and reach.closed and len(alike) == len(reach.candidates):
+        most_bytes: dict[LimitedBy, float] = {}
+        for offer in alike:
+            limit = offer.candidate.pool.limited_by
+            most_bytes[limit] = max(offer.needed_bytes, most_bytes.get(limit, 0.0))
+        alike = [offer for offer in alike if offer.has_memory(most_bytes[offer.candidate.pool.limited_by])]
+        everywhere = all(kind.has_shares for candidate in reach.candidates for kind in candidate.pool.node_kinds)
+        if alike and reach.closed and everywhere and len(alike) == len(reach.candidates):
             choices.append(Choice(offers=tuple(alike), binding=False))
 
         # Confined, the job may be slower than on the GPU that it would have had only as far as it accepts.
         # A number of units is the same share only on GPUs that count as many.
-        bound = [offer for offer in alike if can_bind(offer.candidate, reach) and is_fast(offer, reach, within)]
+        bound = [offer for offer in alike if could_run_on(offer.candidate, reach) and is_fast(offer, reach, within)]
         for units in dict.fromkeys(offer.candidate.pool.mps_per_gpu for offer in bound):
             counted = tuple(offer for offer in bound if offer.candidate.pool.mps_per_gpu == units)
-            if may_bind(counted, reach, bind):
+            # Where no other type can be shared, the share itself leads here; else each type needs a feature.
+            if not holds_all_shares([offer.candidate for offer in counted], reach):
+                counted = tuple(offer for offer in counted if offer.candidate.pool.holding_feature)
+            if counted and may_bind(counted, reach, bind):
                 choices.append(Choice(offers=counted, binding=True))
     return min(choices, key=lambda choice: (choice.gpu_time, choice.binding), default=None)
 
 
+def holds_all_shares(candidates: Sequence[Candidate], reach: Reach) -> bool:
+    """Return whether a job that asks for a share can land on *candidates* alone, of all places of the job."""
+    places = {candidate.name for candidate in reach.candidates if candidate.pool.may_hold_shares}
+    return reach.closed and places <= {candidate.name for candidate in candidates}
+
+
 def can_bind(candidate: Candidate, reach: Reach) -> bool:
-    """Return whether a job can be confined to *candidate*: its type has a name to request, and nodes that could run it.
+    """Return whether a share can be confined to *candidate*: by a feature, or because no other type can be shared.
 
     If its nodes are not known, it is enough that *candidate* is one of the job's candidates.
     """
-    return candidate.pool.exact_feature is not None and could_run_on(candidate, reach)
+    leads_here = candidate.pool.holding_feature is not None or holds_all_shares([candidate], reach)
+    return leads_here and could_run_on(candidate, reach)
 
 
 def can_be_held(policy_input: PolicyInput) -> bool:
@@ -125,9 +140,15 @@ def can_be_held(policy_input: PolicyInput) -> bool:
 
 def could_run_on(candidate: Candidate, reach: Reach) -> bool:
     """Return whether *candidate* has nodes for the job in each of its partitions, and nothing else ties the job."""
-    kinds = candidate.pool.node_kinds
+    kinds = kinds_for(candidate)
     everywhere = all(any(could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions)
     return reach.request.bindable and (not kinds or everywhere)
+
+
+def kinds_for(candidate: Candidate) -> tuple[NodeKind, ...]:
+    """Return the kinds of nodes on which a share of *candidate*, or a slice, can start."""
+    pool = candidate.pool
+    return tuple(kind for kind in pool.node_kinds if kind.has_shares or candidate.gpu.parent_gpu is not None)
 
 
 def is_fast(offer: Offer, reach: Reach, within: Limits) -> bool:
@@ -144,7 +165,9 @@ def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
     for offer in offers:
         pool, request = offer.candidate.pool, reach.request
         rooms = [
-            kind.room for kind in pool.node_kinds if any(could_run(kind, request, name) for name in reach.partitions)
+            kind.room
+            for kind in kinds_for(offer.candidate)
+            if any(could_run(kind, request, name) for name in reach.partitions)
         ]
 
         # Where nothing is known of single nodes, the pool as a whole has to tell.
@@ -175,10 +198,32 @@ def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
 
 def slice_offers(policy_input: PolicyInput) -> Iterator[Offer]:
     """Yield the slices that the job of *policy_input* may use, each whole."""
-    for candidate in admitted_candidates(policy_input) if policy_input.request.gpu_type is None else ():
+    request = policy_input.request
+    for candidate in admitted_candidates(policy_input) if request.gpu_type is None else ():
         if candidate.gpu.parent_gpu is not None:
             price = Price(gpu=candidate.gpu.name, share_percent=WHOLE_PERCENT, slowdown=candidate.need.slowdown)
-            yield Offer(candidate=candidate, request=policy_input.request, price=price)
+            # A run that lacked memory is repeated only where the job may have more.
+            repeatable = request.repeatable and bool(larger_types(candidate, (), policy_input))
+            yield Offer(candidate=candidate, request=replace(request, repeatable=repeatable), price=price)
+
+
+def larger_types(candidate: Candidate, preferred: Sequence[str], policy_input: PolicyInput) -> tuple[str, ...]:
+    """Return the GPU type for a job that lacks memory on the slice *candidate*; none where no type has more.
+
+    A whole GPU comes before a larger slice, one with room now before others, and then one that the job prefers.
+    """
+    larger = [each for each in admitted_candidates(policy_input) if each.gpu.memory_bytes > candidate.gpu.memory_bytes]
+    best = max(
+        larger,
+        key=lambda each: (
+            each.gpu.parent_gpu is None,
+            each.pool.has_room(WHOLE_PERCENT),
+            each.name in preferred,
+            each.gpu.memory_bytes,
+        ),
+        default=None,
+    )
+    return (best.name,) if best else ()
 
 
 def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Offer | None:

@@ -104,10 +104,11 @@ class Offer:
     def needed_bytes(self) -> float:
         """Return the memory that the share or the slice has to have.
 
-        If a run that fails for want of memory cannot be repeated unseen, the part must hold what the job likely takes.
+        It is what the job needs where a program sees its part as the whole GPU, and a run that fails for want of memory
+        is repeated unseen. Else the part must hold what the job likely takes of a free GPU.
         """
-        need = self.candidate.need
-        return need.share_memory_bytes if self.request.repeatable else need.certain_memory_bytes
+        need, is_walled = self.candidate.need, self.is_slice or self.candidate.pool.limited_by == "wall"
+        return need.share_memory_bytes if is_walled and self.request.repeatable else need.certain_memory_bytes
 
     @property
     def cap_bytes(self) -> int:
@@ -253,7 +254,10 @@ def trouble(offer: Offer, within: Limits) -> str:
         return "is not offered: the workload is unlike those that the prediction was fitted on"
     if not offer.has_memory(offer.needed_bytes):
         whose = "its" if offer.is_slice else "its part of the"
-        return f"may need up to {gib(offer.needed_bytes)}, more than {whose} memory"
+        verb, most_bytes = "need", offer.candidate.need.share_memory_bytes
+        if offer.has_memory(most_bytes):
+            verb, most_bytes = "take", offer.needed_bytes
+        return f"may {verb} up to {gib(most_bytes)}, more than {whose} memory"
 
     if not slowdown.value <= within.expected:
         return f"would cost {percent(slowdown.value)}{company}, more than {percent(within.expected)}"

@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 
 from gpusage.policies.candidates import admitted_candidates, partitions_of, step_time_s, type_names, unknown_pools
 from gpusage.policies.preference import UNKNOWN_LENGTH, latest_step_s
-from gpusage.policies.share_choice import Choice, Reach, can_bind, choose, choose_slice, is_fast, slice_offers
+from gpusage.policies.share_choice import (
+    Choice,
+    Reach,
+    can_bind,
+    choose,
+    choose_slice,
+    is_fast,
+    larger_types,
+    slice_offers,
+)
 from gpusage.policies.share_price import (
     Limits,
     Offer,
@@ -47,7 +56,14 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
     chosen_slice = choose_slice([*slice_offers(policy_input)], reach, within, rules.bind)
     if chosen_slice:
         candidate = chosen_slice.candidate
-        request = replace(draft.request, preferred_gpus=(), required_gpus=(), slice_type=candidate.name)
+        request = replace(
+            draft.request,
+            preferred_gpus=larger_types(candidate, draft.request.preferred_gpus, policy_input),
+            required_gpus=(),
+            slice_type=candidate.name,
+            memory_cap_bytes=chosen_slice.cap_bytes,
+            repeatable=chosen_slice.request.repeatable,
+        )
         reasons = [f"a slice that shares nothing costs {cost(chosen_slice.slowdown)}, {_accepted_slowdown(within)}"]
         reasons += _solo_run_reasons(policy_input)
         return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=candidate.need)

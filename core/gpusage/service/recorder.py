@@ -25,7 +25,7 @@ from dataclasses import replace
 import msgspec
 
 from gpusage.boundary.printable_text import visible
-from gpusage.experience.finished_jobs import filled_memory_cap, is_of_another_node, is_same_run
+from gpusage.experience.finished_jobs import is_of_another_node, is_same_run
 from gpusage.plugins.hooks import Hooks, describe_error, sentence
 from gpusage.store.decisions import RETRY_S, DecisionStore
 from gpusage.store.rows import UsageQuery
@@ -233,9 +233,6 @@ def record_usage(usages: Sequence[Usage], store: DecisionStore, hooks: Hooks) ->
 
 
 def _merge_with_row(usage: Usage, store: DecisionStore) -> Usage:
-    # A run that failed once its memory had filled its cap ran out of memory, whether or not its manager noticed.
-    if usage.outcome == "failed" and filled_memory_cap(usage):
-        usage = replace(usage, outcome="out_of_memory")
     if not usage.number:
         return usage  # such a job had no share, so only its sampler reports it
 
@@ -247,7 +244,14 @@ def _merge_with_row(usage: Usage, store: DecisionStore) -> Usage:
         outcome = row.outcome if row.outcome == "out_of_memory" else usage.outcome
         return replace(measured, started_at_s=row.started_at_s, outcome=outcome)
 
-    # No node sampled a run that failed at once: its share is the one that was decided for its job.
+    # No node sampled a run that failed at once: its part of a GPU is the one that was decided for its job.
     record = store.find(usage.number) if usage.outcome in ("out_of_memory", "failed") and not usage.gpu else None
-    percent = record.decision.request.mps_thread_percent if record and record.mode == "enforce" else None
-    return replace(usage, granted=replace(usage.granted, share_percent=percent)) if percent else usage
+    if record is None or record.mode != "enforce":
+        return usage
+    request = record.decision.request
+    had = replace(usage.granted, memory_limit_bytes=request.memory_cap_bytes)
+    if request.mps_thread_percent:
+        had = replace(had, share_percent=request.mps_thread_percent)
+    elif request.slice_type and request.memory_cap_bytes:
+        had = replace(had, division="slice")
+    return replace(usage, granted=had)

@@ -19,7 +19,7 @@ from itertools import compress
 from typing import Any, get_args
 
 from gpusage.boundary.printable_text import visible
-from gpusage.experience.finished_jobs import is_of_another_node, is_same_run
+from gpusage.experience.finished_jobs import describe_excess, is_of_another_node, is_same_run
 from gpusage.reports.accuracy import runs_with_promise
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
 from gpusage.service.periodic_task import PeriodicTask
@@ -32,6 +32,7 @@ from gpusage_hooks.units import DAY_S
 
 REFRESHES_PER_RUN = 4
 """Of clusters: usage can wait, and the reports of nodes stay for long."""
+REPORTED_JOBS_LIMIT = 20
 HISTORY_DAYS = 90
 HISTORY_RUNS = 1000
 """A promise rests on a user's earlier runs; so many are read."""
@@ -89,10 +90,12 @@ class UsageCollector(PeriodicTask):
         self._store: DecisionStore | None = None
         self._recorded_runs: set[_Run] = set()
         self._recorded_count = 0
+        self._excesses: dict[_Run, str] = {}
 
     def status(self) -> dict[str, Any]:
-        """Return how many runs were recorded, and the last error."""
-        return {"recorded": self._recorded_count, "error": self.error}
+        """Return how many runs were recorded, which of the last took more than their part, and the last error."""
+        excesses = [*dict(self._excesses).values()][:REPORTED_JOBS_LIMIT]
+        return {"recorded": self._recorded_count, "excesses": excesses, "error": self.error}
 
     def execute(self) -> None:
         """Collect the usage of every manager's runs, and write new ones."""
@@ -114,9 +117,13 @@ class UsageCollector(PeriodicTask):
                 count_runs(self._tally, self._store, [*compress(recorded, are_new)], least_s)
             for usage in recorded:
                 _log.info("%s", log_line(usage))
+                excess = describe_excess(usage)
+                if excess:
+                    self._excesses[_key(usage)] = f"{usage.manager} job {usage.job_id} of {usage.user}: {excess}"
 
         # Only what is still reported: nodes drop old reports, and this must not grow for ever.
         self._recorded_runs = {_key(usage) for usage in reported}
+        self._excesses = {key: text for key, text in self._excesses.items() if key in self._recorded_runs}
 
     def interval_s(self) -> float:
         """Return how often usage is collected."""

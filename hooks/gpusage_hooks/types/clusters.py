@@ -43,8 +43,9 @@ class GpuRequest:
         mps_thread_percent: A share of one GPU, 1 to 100, in place of whole GPUs.
         thread_cap_percent: What the processes on the share may use of the GPU's threads; ``None`` means its percentage.
         memory_cap_bytes: Device memory that the share may use wherever it runs: its part of the smallest GPU that it
-            may have, less a reserve. A node that knows its own GPU lets it use its part of that one.
-        preferred_gpus: Site types to try first, best first; any of the others will do.
+            may have, less a reserve. A node that knows its own GPU lets it use its part of that one. A slice has this.
+        preferred_gpus: Site types to try first, best first; any of the others will do. Beside a slice: the type to run
+            on if the slice has too little memory.
         required_gpus: Site types of which any one must run it, best first; none means that any type may.
         slice_type: The site type of a slice (MIG) that takes the place of the whole GPU; ``None`` for no slice.
         obstacles: What the adapter found that a share would break, one clause each, in the user's words.
@@ -59,7 +60,7 @@ class GpuRequest:
         avoided_nodes: Those that must not run it, by name; what its user excludes comes first.
         steerable: Whether its adapter can keep it off nodes, and knows all else that it asks of its node.
         repeatable: Whether a run that fails for want of memory can be repeated on a whole GPU before anybody sees it
-            fail. If not, the job gets a share only where even `GpuNeed.certain_memory_bytes` fit.
+            fail. If not, the job gets a share only where even `GpuNeed.certain_memory_bytes` fit, also behind a wall.
     """
 
     gpu_count: int
@@ -114,6 +115,7 @@ class NodeKind:
         room: Of the one of them that has most; ``None`` means not known.
         rooms: Of each of them that has some and a name; none where that is not known.
         free_gpu_count: GPUs of the type that nobody uses now, on all of them that take jobs.
+        has_shares: Whether their GPUs can be shared: of one type, some nodes may be shared and others not.
     """
 
     partitions: tuple[str, ...] = ()
@@ -123,6 +125,7 @@ class NodeKind:
     room: Room | None = None
     free_gpu_count: int = 0
     rooms: tuple[Room, ...] = ()
+    has_shares: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,8 @@ class GpuPool:
         mps_per_gpu: Units that one shared GPU counts, ``None`` where it cannot be shared.
         feature: What a job must ask for to be sent here, ``None`` where there is none.
         exact_feature: One that is on exactly the nodes of these GPUs, which have no others: it holds a job here.
+        share_feature: One that is on exactly those of these nodes that can be shared, and on no other nodes that can;
+            ``None`` where *exact_feature* serves.
         partitions: Those that reach it; none means that all do.
         node_features: Every name that a job may ask of its nodes, each combination once; none means not known.
         node_kinds: Its nodes, each kind once; none means not known.
@@ -144,6 +149,7 @@ class GpuPool:
         node_gpu_counts: How many of these GPUs its nodes have, each number once, the smallest first; none means not
             known.
         limited_by: What limits the memory of a job on a share here: the weakest of what its nodes have.
+        why_no_wall: Why that is no wall, one clause; empty where it is one, or the nodes have not said it.
     """
 
     gpu: str | None
@@ -153,6 +159,7 @@ class GpuPool:
     mps_per_gpu: int | None = None
     feature: str | None = None
     exact_feature: str | None = None
+    share_feature: str | None = None
     partitions: tuple[str, ...] = ()
     node_features: tuple[tuple[str, ...], ...] = ()
     node_kinds: tuple[NodeKind, ...] = ()
@@ -160,6 +167,17 @@ class GpuPool:
     billing_weight: float | None = None
     node_gpu_counts: tuple[int, ...] = ()
     limited_by: LimitedBy = "cap"
+    why_no_wall: str = ""
+
+    @property
+    def holding_feature(self) -> str | None:
+        """Return the feature that holds a share to these GPUs, ``None`` where there is none."""
+        return self.share_feature or self.exact_feature
+
+    @property
+    def may_hold_shares(self) -> bool:
+        """Return whether a manager could start a share on one of its nodes."""
+        return bool(self.mps_per_gpu) or any(kind.has_shares for kind in self.node_kinds)
 
     def has_room(self, share_percent: int) -> bool:
         """Return whether a share of *share_percent* of one GPU could start here now."""
@@ -212,12 +230,9 @@ class Cluster:
         """
         chosen = set(partitions or (self.default_partition,))
         everywhere = None in chosen  # no default is known, so the job may run in any partition
-        here = {*scopes, *(f"partition={name}" for name in chosen)}
-        unshared = {
-            scope: why
-            for scope, why in self.unshared.items()
-            if scope in here or (everywhere and scope.startswith("partition="))
-        }
+        here = [*scopes, *(f"partition={name}" for name in chosen)]
+        here += [scope for scope in self.unshared if everywhere and scope.startswith("partition=")]
+        unshared = {scope: self.unshared[scope] for scope in here if scope in self.unshared}
 
         pools = tuple(
             replace(pool, mps_per_gpu=None) if unshared else pool

@@ -171,21 +171,6 @@ def parse_lines(text: str, key: str) -> tuple[Line, ...]:
     return tuple(line for line in parsed if key in line)
 
 
-def quality_of_service(settings: Mapping[str, str]) -> str:
-    """Return slurmctld's text about each QOS; empty without slurmdbd, or if this user may not read it.
-
-    Args:
-        settings: slurmctld's, by their names in lower case.
-    """
-    if not settings.get("accountingstoragetype", "").endswith("slurmdbd"):
-        return ""
-
-    # This user may not be allowed to read it; then no limit of a QOS is known.
-    with suppress(RequestError):
-        return run("scontrol", "show", "assoc_mgr", "flags=qos")
-    return ""
-
-
 def local_time(time_s: float) -> str:
     """Return seconds since 1970 as `sacct` takes a time, which is this host's."""
     return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")

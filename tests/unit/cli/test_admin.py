@@ -51,14 +51,16 @@ def test_where_no_daemon_answers_the_settings_of_the_file_stand(tmp_path: Path) 
 
 
 def test_a_host_with_mps_is_told_how_it_divides_a_gpu_and_another_host_nothing() -> None:
-    offers = parse_offers("version 13010\ndivision percentage\ndivision partition\ndivision whole\nnoise\n")
-    (finding,) = admin.divisions(OwnEvidence(configuration=Configuration(), offers=offers))
-    assert (finding.verdict, finding.observation) == (
-        "pass",
-        "this host divides by percentage and partition, MPS 13010",
-    )
+    text = "version 13010\ndivision percentage\ndivision partition\ndivision whole\nnoise\n"
+    divided = "this host divides by percentage and partition, MPS 13010; a share's memory is limited by a "
+    for lines, limit in {
+        "limited_by wall\n": "wall",
+        "limited_by cap\nbecause cgroup v2 is not here\n": "cap (cgroup v2 is not here)",
+    }.items():
+        (finding,) = admin.divisions(OwnEvidence(configuration=Configuration(), offers=parse_offers(f"{text}{lines}")))
+        assert (finding.verdict, finding.observation) == ("pass", divided + limit)
     assert admin.divisions(OWN) == ()
-    assert parse_offers("") == Offers()
+    assert parse_offers("limited_by magic") == parse_offers("") == Offers()
 
 
 @pytest.mark.parametrize(
@@ -70,4 +72,6 @@ def test_a_host_offers_partitions_from_13010_on(
 ) -> None:
     monkeypatch.setenv("GPUSAGE_MPS_CONTROL", str(control_in(tmp_path)))
     monkeypatch.setenv("STANDIN_VERSION", version)
-    assert host_offers() == Offers(version=version, divisions=divisions)
+    monkeypatch.setenv("GPUSAGE_CGROUP_FOLDER", str(tmp_path))
+    because = f"cgroup v2 is not at {tmp_path}"
+    assert host_offers() == Offers(version=version, divisions=divisions, limited_by="cap", because=because)

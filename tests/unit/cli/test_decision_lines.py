@@ -27,3 +27,10 @@ def test_a_job_that_nobody_saw_is_not_judged() -> None:
 def test_why_a_share_is_not_what_was_asked_is_said() -> None:
     troubled = replace(USAGE, granted=Allocation(trouble="no MPS daemon could be started"))
     assert "got all (no MPS daemon could be started) of one v100" in usage_line(troubled, None, "")
+
+
+def test_processes_that_took_more_than_their_part_in_sum_are_told() -> None:
+    excess = "its processes together took 10.0 GiB, more than its part of the GPU's memory (6.0 GiB)"
+    above = replace(USAGE, memory_bytes=10 * 2**30)
+    assert f"; {excess}; " in usage_line(above, RECORD, "gres/gpu:1")
+    assert (usage_document(above, RECORD)["excess"], usage_document(USAGE, RECORD)["excess"]) == (excess, None)

@@ -10,6 +10,7 @@ import pytest
 
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import Outcome
+from gpusage.experience.learned import Learned, with_failures
 from gpusage.policies.candidates import without_forbidden
 from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import DeviceError, RequestError
@@ -185,3 +186,21 @@ def test_a_slice_that_is_not_forbidden_is_all_that_its_job_is_bound_to(advisor: 
     assert (request.slice_type, request.required_gpus) == (name, ())
     request = on_slurm(advisor, graph, ",slowdown=90,forbid=a100-sxm4-40gb", cluster=cluster).decision.request
     assert (request.slice_type, request.required_gpus) == (None, ("t4",))
+
+
+def test_after_a_failure_on_a_slice_the_next_try_has_the_next_larger_gpu(advisor: Advisor, graph: ModelGraph) -> None:
+    """Its user's own request, for any GPU, could land on such a slice again."""
+    sliced = replace(POOLS[2], gpu="a100-sxm4-40gb:1g.5gb", site_type="1g", feature="1g", exact_feature="1g")
+    pools = tuple(replace(pool, mps_per_gpu=None) for pool in (sliced, POOLS[2]))
+    cluster = replace(SLURM, pools=pools)
+    first = on_slurm(advisor, graph, ",slowdown=90", cluster=cluster)
+    assert first.rendered.after == f"gres/gpu:1g:1, else {POOLS[2].site_type}"
+    assert first.model is not None
+    assert first.job is not None
+    identity = replace(first.model, user=first.job.submitter.user, job_name=first.job.submitter.job_name)
+    failed = replace(advisor, learned=Learned(failures=with_failures({}, [identity])))
+    second = on_slurm(failed, graph, ",slowdown=90", cluster=cluster)
+    assert (second.mode, second.rendered.after) == (first.mode, f"gres/gpu:{POOLS[2].site_type}:1")
+    assert second.decision.reasons == (
+        f"the last job like it failed in its part of a GPU, so this one has {POOLS[2].site_type}",
+    )

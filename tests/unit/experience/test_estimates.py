@@ -149,3 +149,12 @@ def test_runs_beside_partners_raise_a_price_by_what_partners_do_not_explain(time
     (raised,) = raise_prices(seen, (price,))
     assert raised.slowdown.value == pytest.approx(1.2 * expected)
     assert raised.slowdown_under_contention.value == pytest.approx(1.6 * expected)
+
+
+def test_a_slice_on_which_the_job_died_has_too_little_memory_next_time() -> None:
+    small, large = (builtin_catalogue().find(name) for name in ("a100:1g.5gb", "a100:3g.20gb"))
+    died = replace(RUN, gpu=small.name, is_slice=True, out_of_memory=True, utilization=None, duration_s=None)
+    needs = after(replace(died, memory_bytes=None, memory_limit_bytes=small.memory_bytes)).predict(
+        GRAPH, WORKLOAD, [small, large]
+    )
+    assert [need.fits for need in needs] == [False, True]

@@ -14,6 +14,7 @@ from records import RECORD, USAGE
 IDENTITY = JobIdentity(user="1000", job_name="train", fingerprint="f" * 16, script_digest="d" * 16)
 SHARE = Allocation(division="percentage", share_percent=25)
 WHOLE = Allocation()
+SLICE = Allocation(division="slice", memory_limit_bytes=2**30)
 FIELDS = {"user": "1000", "job_name": "train", "script_digest": "d" * 16}
 
 
@@ -44,6 +45,9 @@ FAILED = run("failed", 100)
         ((FAILED, run("completed", 200, WHOLE, memory_bytes=None)), True),
         ((FAILED, run("completed", 200, WHOLE, memory_bytes=2**30, sampled_s=5.0)), True),
         ((run("completed", 50), FAILED), True),
+        ((run("failed", 100, SLICE),), True),
+        ((run("out_of_memory", 100, SLICE), run("completed", 200, SLICE)), False),  # a larger one was enough
+        ((run("out_of_memory", 100, SLICE), run("completed", 200, WHOLE, memory_bytes=None)), True),
     ],
 )
 def test_a_failure_in_a_share_holds_until_a_share_was_enough_or_the_memory_is_told(

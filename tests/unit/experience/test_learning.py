@@ -72,6 +72,20 @@ def test_what_died_of_too_little_memory_needs_more_than_it_had() -> None:
         assert seen.memory_bytes.high >= 10 * GIB
 
 
+def test_what_died_on_a_slice_needs_more_than_the_slice_has() -> None:
+    """A slice that is known says so, whatever the sampler saw last."""
+    died = replace(RUN, out_of_memory=True, utilization=None, duration_s=None, memory_bytes=2 * GIB, is_slice=True)
+    seen = job_experience([replace(died, memory_limit_bytes=20 * GIB)]).memory_bytes
+    assert seen is not None
+    assert seen.low > 20 * GIB
+
+
+def test_processes_that_took_more_than_their_part_need_what_they_took_in_sum() -> None:
+    """The cap of MPS holds each process alone, so that it says nothing of two."""
+    above = replace(RUN, memory_limit_bytes=3 * GIB)
+    assert job_experience([above]).memory_bytes == Interval(value=4 * GIB, low=4 * GIB, high=5 * GIB)
+
+
 def full(ended_at_s: float) -> Run:
     return replace(RUN, share_percent=50, utilization=0.99, ended_at_s=ended_at_s)
 

@@ -185,12 +185,40 @@ def test_a_job_that_cannot_be_repeated_unseen_shares_only_where_all_that_it_may_
     """It needs 4 GiB at most, and may take 40 of the 80 GiB: half of the GPU, less the reserve, is too little."""
     needed = Interval(value=3.0 * GIB, low=2.0 * GIB, high=4.0 * GIB)
     taking = Interval(value=20.0 * GIB, low=3.0 * GIB, high=40.0 * GIB)
-    where = candidate(FAST, on_share(FAST, 50, 1.1))
+    where = candidate(FAST, on_share(FAST, 50, 1.1), limited_by="wall")
     where = replace(where, need=replace(where.need, memory_bytes=taking, required_memory_bytes=needed))
     assert taken(where) is not None
     assert taken(where, repeatable=False) is None
     known = replace(where.need, memory_bytes=replace(taking, high=30.0 * GIB))
     assert taken(replace(where, need=known), repeatable=False) is not None
+
+
+@pytest.mark.parametrize(("limited_by", "is_shared"), [("wall", True), ("cap", False), ("none", False)])
+def test_where_no_wall_is_a_share_holds_all_that_the_job_may_take(limited_by: str, is_shared: bool) -> None:
+    """It needs 4 GiB at most, and may take 40 of the 80 GiB; half of the GPU, less the reserve, is a little less."""
+    where = candidate(FAST, on_share(FAST, 50, 1.1), limited_by=limited_by)
+    needed = Interval(value=3.0 * GIB, low=2.0 * GIB, high=4.0 * GIB)
+    taking = Interval(value=20.0 * GIB, low=3.0 * GIB, high=40.0 * GIB)
+    where = replace(where, need=replace(where.need, memory_bytes=taking, required_memory_bytes=needed))
+    assert (taken(where) is not None) is is_shared
+
+    (share_offer,) = offers([where], ONE, SharingRules())
+    assert ("may take up to 40.0 GiB" in trouble(share_offer, SITE)) is not is_shared
+
+
+def test_a_small_part_behind_a_wall_need_not_hold_what_the_job_takes_elsewhere() -> None:
+    """Half of the old GPU holds its need behind a wall; half of the fast one, without a wall, all that it takes."""
+    taking = Interval(value=20.0 * GIB, low=3.0 * GIB, high=30.0 * GIB)
+    needed = Interval(value=3.0 * GIB, low=2.0 * GIB, high=4.0 * GIB)
+    both = (
+        candidate(gpu, on_share(gpu, 50, 1.1), limited_by=limited_by)
+        for gpu, limited_by in ((OLD, "wall"), (FAST, "cap"))
+    )
+    choice = taken(
+        *(replace(one, need=replace(one.need, memory_bytes=taking, required_memory_bytes=needed)) for one in both)
+    )
+    assert choice is not None
+    assert [one.candidate.gpu for one in choice.offers] == [OLD, FAST]
 
 
 def test_a_share_that_holds_everywhere_confines_nothing() -> None:

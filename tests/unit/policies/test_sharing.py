@@ -142,6 +142,17 @@ def test_a_slice_that_keeps_the_promise_goes_before_a_share() -> None:
     assert why == "a slice that shares nothing costs 20 % (0-25), at most 25 % is accepted, 50 % at worst"
 
 
+def test_a_slice_has_a_larger_gpu_for_its_job_in_reserve() -> None:
+    """A whole one, with room, before any other; where no GPU is larger, nothing could be done for it."""
+    policy_input = sliced(1.2)
+    *others, there = policy_input.candidates
+    large = replace(others[0], gpu=replace(others[0].gpu, memory_bytes=40 * GIB))
+    request = decided(replace(policy_input, candidates=(large, *others[1:], there))).request
+    assert (request.preferred_gpus, request.repeatable, request.memory_cap_bytes) == ((large.name,), True, 20 * GIB)
+    alone = decided(policy_input).request
+    assert (alone.slice_type, alone.preferred_gpus, alone.repeatable) == ("3g.20gb", (), False)
+
+
 def test_a_slice_is_priced_without_partners() -> None:
     """At 1.24 a share is refused for its partners' sake."""
     assert slowdown_with_partners(Interval(value=1.24, low=1.0, high=1.29), 1).value > 1.25

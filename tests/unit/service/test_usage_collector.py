@@ -54,7 +54,7 @@ def test_a_run_is_kept_and_heard_of_once_however_often_it_is_told(tmp_path: Path
     collector.run_once()
     assert [usage.job_id for usage in manager.observed_usages] == ["7", "8"]
     assert [usage.job_id for usage in stored_usages(tmp_path)] == ["7", "8"]
-    assert collector.status() == {"recorded": 2, "error": None}
+    assert collector.status() == {"recorded": 2, "excesses": [], "error": None}
 
 
 def test_what_could_not_be_written_is_written_later(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_what_could_not_be_written_is_written_later(tmp_path: Path) -> None:
     (tmp_path / "a").unlink()
     collector._store._refused = None  # type: ignore[union-attr]
     collector.run_once()
-    assert collector.status() == {"recorded": 1, "error": None}
+    assert collector.status() == {"recorded": 1, "excesses": [], "error": None}
     assert stored_usages(tmp_path / "a") == manager.observed_usages == [USAGE]
 
 
@@ -77,4 +77,19 @@ def test_a_manager_that_is_away_is_one_sentence(tmp_path: Path) -> None:
     manager.usages = RequestError("slurmctld must answer; it did not.")
     collector = collector_of(manager, tmp_path)
     collector.run_once()
-    assert collector.status() == {"recorded": 0, "error": "slurmctld must answer; it did not."}
+    assert collector.status() == {"recorded": 0, "excesses": [], "error": "slurmctld must answer; it did not."}
+
+
+def test_a_run_above_its_part_is_told_to_the_admin_as_long_as_its_node_reports_it(tmp_path: Path) -> None:
+    """Two processes, each of which the cap of MPS holds alone."""
+    manager = Manager(replace(USAGE, memory_bytes=10 * 2**30), replace(USAGE, job_id="8"))
+    collector = collector_of(manager, tmp_path)
+    for _ in range(2):
+        collector.run_once()
+        (excess,) = collector.status()["excesses"]
+        assert excess == (
+            "slurm job 7 of ada: its processes together took 10.0 GiB, more than its part of the GPU's memory (6.0 GiB)"
+        )
+    manager.usages = []
+    collector.run_once()
+    assert collector.status()["excesses"] == []

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +53,7 @@ class Node:
         assert done.stderr == ""
         return done.stdout.splitlines()
 
-    def prolog(self, job: int, *, device: str = "1", user: int = 1000, **environment: str) -> None:
+    def prolog(self, job: int, *, device: str = "0", user: int = 1000, **environment: str) -> None:
         """Run the prolog for a job that shares *device*."""
         share = {"CUDA_VISIBLE_DEVICES": device, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", "SLURM_JOB_UID": str(user)}
         self.run("prolog.sh", job, **{**share, **environment})
@@ -64,7 +66,7 @@ class Node:
         """Return what the control command was told."""
         return commands_sent(self.control)
 
-    def runs(self, device: str = "1") -> bool:
+    def runs(self, device: str = "0") -> bool:
         """Return whether the daemon of *device* runs."""
         return (self.root / f"gpu-{device}" / "pipe" / "running").exists()
 
@@ -86,7 +88,7 @@ def test_the_first_share_starts_a_daemon_and_the_last_one_stops_it(node: Node) -
     node.prolog(7)
     node.prolog(8)
     starts = [line for line in node.commands_sent() if line.startswith("-d")]
-    assert starts == ["-d device=1 ceiling=none"]
+    assert starts == ["-d device=0 ceiling=none"]
     assert node.serves(7)
     assert node.serves(8)
     node.epilog(7)
@@ -121,7 +123,7 @@ def test_a_daemon_serves_every_user_where_the_site_wants_that(node: Node) -> Non
     node.prolog(7, user=1000, GPUSAGE_ACROSS_USERS="yes")
     node.prolog(8, user=1001, GPUSAGE_ACROSS_USERS="yes")
     assert (node.serves(7), node.serves(8)) == (True, True)
-    assert "-d -multiuser-server device=1 ceiling=none" in node.commands_sent()
+    assert "-d -multiuser-server device=0 ceiling=none" in node.commands_sent()
 
 
 def test_a_control_command_that_knows_no_multiuser_server_serves_one_user(node: Node) -> None:
@@ -132,7 +134,8 @@ def test_a_control_command_that_knows_no_multiuser_server_serves_one_user(node: 
 
 def test_a_daemon_that_another_users_jobs_left_behind_is_stopped(node: Node) -> None:
     node.prolog(7, user=1000)
-    (node.root / "gpu-1" / "jobs" / "7").unlink()  # its epilog could not get the lock
+    for folder in ("jobs", "users"):
+        (node.root / "gpu-0" / folder / "7").unlink()  # its epilog could not get the lock
     node.prolog(8, user=1001)
     assert not node.serves(8)
     assert not node.runs()
@@ -143,7 +146,7 @@ def test_a_daemon_that_another_users_jobs_left_behind_is_stopped(node: Node) -> 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_no_user_can_hold_the_lock_on_a_gpu(node: Node, earlier: bool) -> None:  # pytest's
     """Whoever can open a file can lock it; one `flock` of a user kept the others from MPS, and cost each job 8 s."""
-    lock = node.root / "gpu-1" / "lock"
+    lock = node.root / "gpu-0" / "lock"
     if earlier:  # as an older prolog made it
         lock.parent.mkdir(parents=True)
         lock.touch(0o644)
@@ -181,12 +184,12 @@ def test_what_is_no_share_or_cannot_be_served_is_left_to_itself(node: Node, envi
 
 
 def test_a_folder_in_the_place_of_a_jobs_file_is_no_failure(node: Node) -> None:
-    (node.root / "gpu-1" / "jobs" / "7").mkdir(parents=True)
+    (node.root / "gpu-0" / "jobs" / "7").mkdir(parents=True)
     node.prolog(7)
     assert not node.serves(7)
 
 
-@pytest.mark.parametrize("blocked", ["jobs/7", "gpu-1/user"])
+@pytest.mark.parametrize("blocked", ["jobs/7", "gpu-0/user"])
 def test_a_job_that_cannot_be_written_down_goes_without_and_leaves_no_daemon(node: Node, blocked: str) -> None:
     (node.root / blocked / "a folder in its place").mkdir(parents=True)
     node.prolog(7)
@@ -206,7 +209,7 @@ def test_a_job_that_cannot_be_written_down_leaves_the_daemon_to_the_others(node:
 
 def test_on_a_full_disk_a_job_goes_without_and_leaves_no_daemon(node: Node) -> None:
     full = "trap '' XFSZ; ulimit -f 0; exec \"$0\""  # each byte that is written is one too many
-    share = {"CUDA_VISIBLE_DEVICES": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
+    share = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
     node.run("prolog.sh", 7, prefix=("sh", "-c", full), **share)
     assert not node.serves(7)
     assert not node.runs()
@@ -214,10 +217,10 @@ def test_on_a_full_disk_a_job_goes_without_and_leaves_no_daemon(node: Node) -> N
 
 def test_an_epilog_that_takes_the_last_job_out_leaves_the_next_one_its_place(node: Node) -> None:
     node.prolog(7)
-    with (node.root / "gpu-1" / "lock").open("w") as lock, ThreadPoolExecutor() as pool:
+    with (node.root / "gpu-0" / "lock").open("w") as lock, ThreadPoolExecutor() as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)
         first = pool.submit(node.epilog, 7)
-        while (node.root / "gpu-1" / "jobs" / "7").exists():
+        while (node.root / "gpu-0" / "jobs" / "7").exists():
             time.sleep(0.01)
         second = pool.submit(node.prolog, 8)
         wait_for_the_lock(node, 2)
@@ -230,9 +233,24 @@ def test_an_epilog_that_takes_the_last_job_out_leaves_the_next_one_its_place(nod
     assert not node.runs()
 
 
+def test_jobs_that_end_at_once_find_no_fault_in_the_daemon_that_one_of_them_stopped(node: Node) -> None:
+    for job in (7, 8):
+        node.prolog(job)
+    with (node.root / "gpu-0" / "lock").open("w") as lock, ThreadPoolExecutor() as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ends = [pool.submit(node.epilog, job) for job in (7, 8)]
+        wait_for_the_lock(node, 2)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        for end in ends:
+            end.result()
+    assert not node.runs()
+    for job in (7, 8):
+        assert "answer" not in (node.root / "granted" / f"{job}.json").read_text()
+
+
 def wait_for_the_lock(node: Node, count: int) -> None:
-    """Wait until *count* scripts wait for the lock on GPU 1."""
-    inode = f":{(node.root / 'gpu-1' / 'lock').stat().st_ino} "
+    """Wait until *count* scripts wait for the lock on GPU 0."""
+    inode = f":{(node.root / 'gpu-0' / 'lock').stat().st_ino} "
 
     def count_waiting() -> int:
         return sum("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
@@ -269,12 +287,13 @@ def test_a_forged_job_file_leads_nowhere(node: Node, tmp_path: Path) -> None:
     assert (tmp_path / "jobs").is_dir()
 
 
+GROWTH = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 OURS = {"GPUSAGE_NOTICE": "no", "GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
 
 
 def test_the_task_prolog_leaves_the_request_that_the_user_wrote_but_for_its_binding(node: Node) -> None:
     request = {"SLURM_GPUS": "1", "SLURM_TRES_PER_TASK": "gres/gpu=1", "SLURM_TRES_BIND": "gres/gpu:per_task:1"}
-    output = node.run("task_prolog.sh", 7, **OURS, **request, CUDA_VISIBLE_DEVICES="1")
+    output = node.run("task_prolog.sh", 7, **OURS, **request, **GROWTH, CUDA_VISIBLE_DEVICES="1")
     assert output == ["export GPUSAGE_JOB=7", "unset SLURM_TRES_BIND", "export GPUSAGE_DEVICE=1"]
 
 
@@ -289,7 +308,34 @@ def test_the_site_may_let_a_job_use_more_threads_than_its_share_and_never_fewer(
 
 def test_a_device_that_slurm_hides_from_a_step_is_shown_again(node: Node) -> None:
     output = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_JOB="7", GPUSAGE_DEVICE="1", CUDA_VISIBLE_DEVICES="")
-    assert output[-1] == "export CUDA_VISIBLE_DEVICES=1"
+    assert "export CUDA_VISIBLE_DEVICES=1" in output
+
+
+def test_where_no_wall_is_a_share_lets_jax_and_tensorflow_take_only_what_they_use(node: Node) -> None:
+    """Each sees the whole GPU's size; a second task finds what the first was given, and keeps it."""
+    given = client(node, 7)
+    assert GROWTH.items() <= given.items()
+    assert not GROWTH.keys() & client(node, 7, **GROWTH, GPUSAGE_GROWTH=given["GPUSAGE_GROWTH"]).keys()
+
+
+@pytest.mark.parametrize("name", ["XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", *GROWTH])
+def test_what_the_user_says_of_jax_or_tensorflow_holds(node: Node, name: str) -> None:
+    others = {"TF_FORCE_GPU_ALLOW_GROWTH"} if name.startswith("XLA") else {"XLA_PYTHON_CLIENT_PREALLOCATE"}
+    given = client(node, 7, **{name: "0.4"})
+    assert GROWTH.keys() & given.keys() == others
+    assert given["GPUSAGE_GROWTH"] == f"7,{others.pop()}"
+
+
+def test_behind_a_wall_programs_see_their_own_part_and_nothing_is_said_to_them(node: Node) -> None:
+    (node.root / "walls").mkdir(parents=True)
+    (node.root / "walls" / "7").write_text("wall 12 1 /sys/fs/cgroup/job_7\n")
+    assert not [name for name in client(node, 7) if "GROWTH" in name or "XLA" in name]
+
+
+def test_a_job_submitted_inside_a_share_is_told_nothing_of_it(node: Node) -> None:
+    """Its user had set the first; the second is ours."""
+    inner = {**GROWTH, "GPUSAGE_GROWTH": "6,TF_FORCE_GPU_ALLOW_GROWTH"}
+    assert node.run("task_prolog.sh", 7, **inner) == ["unset TF_FORCE_GPU_ALLOW_GROWTH", "unset GPUSAGE_GROWTH"]
 
 
 def test_marks_of_a_job_in_which_this_one_was_asked_for_are_taken_away(node: Node) -> None:
@@ -302,10 +348,7 @@ def test_marks_of_a_job_in_which_this_one_was_asked_for_are_taken_away(node: Nod
 @pytest.mark.parametrize("device", ["1", GPU])
 def test_a_job_may_use_its_part_of_the_memory_of_the_gpu_that_it_got(node: Node, tmp_path: Path, device: str) -> None:
     """40 % of 81,559 MiB, less 256 and less 1,223; what was decided before the GPU was known was less."""
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(f"#!/bin/sh\necho '{GPU}, 81559'\n")
-    smi.chmod(0o755)
-    node.prolog(7, device=device, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    node.prolog(7, device=device, PATH=nvidia_smi(tmp_path, f"{GPU}, 81559"))
     decided = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=6144M", "CUDA_VISIBLE_DEVICES": device}
     assert "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=32032M" in node.run("task_prolog.sh", 7, **OURS, **decided)
     granted = node.granted(7)
@@ -317,10 +360,7 @@ def test_a_job_may_use_its_part_of_the_memory_of_the_gpu_that_it_got(node: Node,
 def test_a_node_that_cannot_tell_its_memory_leaves_the_cap_that_was_decided(
     node: Node, tmp_path: Path, shown: str
 ) -> None:
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(f"#!/bin/sh\necho '{shown}'\n")
-    smi.chmod(0o755)
-    node.prolog(7, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    node.prolog(7, PATH=nvidia_smi(tmp_path, shown))
     lines = node.run("task_prolog.sh", 7, **OURS, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=6144M")
     assert not [line for line in lines if "MEM_LIMIT" in line]
 
@@ -356,14 +396,141 @@ def test_the_task_prolog_takes_away_what_job_submit_could_only_empty(node: Node)
 
 def test_the_task_prolog_leads_to_the_daemon_that_the_prolog_started(node: Node) -> None:
     node.prolog(7)
-    folder = node.root / "gpu-1"
-    assert node.run("task_prolog.sh", 7, **OURS)[-3:] == [
+    folder = node.root / "gpu-0"
+    assert node.run("task_prolog.sh", 7, **OURS, CUDA_VISIBLE_DEVICES="0")[-4:] == [
+        "export GPUSAGE_DEVICE=0",
         f"export CUDA_MPS_PIPE_DIRECTORY={folder}/pipe",
         f"export CUDA_MPS_LOG_DIRECTORY={folder}/log",
-        "export CUDA_VISIBLE_DEVICES=0",
+        "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
     ]
     node.epilog(7)
     assert not [line for line in node.run("task_prolog.sh", 7, **OURS) if "CUDA_MPS" in line]
+
+
+def nvidia_smi(folder: Path, text: str) -> str:
+    """Return a PATH on which nvidia-smi prints *text*, in which ``$2`` is the GPU that it is asked for."""
+    smi = folder / "nvidia-smi"
+    smi.write_text(f'#!/bin/sh\necho "{text}"\n')
+    smi.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(
+    ("slurm_gives", "job_sees"),
+    [
+        ("3", "GPU-3"),  # its number on the node: a program that finds no daemon would take it for another GPU
+        ("0", "0"),  # with ConstrainDevices Slurm counts from 0 what the job may open
+        ("", "GPU-3"),  # hidden from a step by a binding
+    ],
+)
+def test_a_job_sees_its_own_gpu_with_a_daemon_and_without(
+    node: Node, tmp_path: Path, slurm_gives: str, job_sees: str
+) -> None:
+    node.prolog(7, device="3", PATH=nvidia_smi(tmp_path, "GPU-$2, [N/A]"))
+    variables = client(node, 7, CUDA_VISIBLE_DEVICES=slurm_gives, GPUSAGE_DEVICE="3")
+    assert variables["CUDA_MPS_PIPE_DIRECTORY"] == f"{node.root}/gpu-GPU-3/pipe"
+    assert variables.get("CUDA_VISIBLE_DEVICES", slurm_gives) == job_sees
+    assert variables.get("GPUSAGE_DEVICE", "") == slurm_gives
+
+
+def test_the_first_gpu_of_a_node_keeps_its_number(node: Node, tmp_path: Path) -> None:
+    """A script that parses an integer runs there, and on each node with one GPU."""
+    node.prolog(7, device="0", PATH=nvidia_smi(tmp_path, "GPU-$2, [N/A]"))
+    assert "CUDA_VISIBLE_DEVICES" not in client(node, 7, CUDA_VISIBLE_DEVICES="0")
+
+
+def test_a_gpu_whose_uuid_nobody_knows_is_not_shared_through_mps(node: Node, tmp_path: Path) -> None:
+    node.prolog(7, device="3", PATH=nvidia_smi(tmp_path, "No devices were found"))
+    assert node.granted(7) == Allocation(share_percent=40, trouble="nvidia-smi shows no UUID of the GPU")
+    assert client(node, 7, CUDA_VISIBLE_DEVICES="3", **GROWTH).keys() == {"GPUSAGE_JOB", "GPUSAGE_DEVICE"}
+
+
+def stand_in_daemon(node: Node, device: str = "0") -> subprocess.Popen[bytes]:
+    """Start a process that has the control daemon's folder and is in its PID file."""
+    pipe = node.root / f"gpu-{device}" / "pipe"
+    daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)})
+    (pipe / "nvidia-cuda-mps-control.pid").write_text(f"{daemon.pid}\n")
+    return daemon
+
+
+def test_a_job_whose_daemon_has_died_runs_without_mps_on_its_own_gpu(node: Node, tmp_path: Path) -> None:
+    path = nvidia_smi(tmp_path, "GPU-$2, [N/A]")
+    node.prolog(7, device="3", PATH=path)
+    daemon = stand_in_daemon(node, "GPU-3")
+    assert client(node, 7, CUDA_VISIBLE_DEVICES="3")["CUDA_VISIBLE_DEVICES"] == "GPU-3"
+    daemon.kill()
+    daemon.wait()
+    assert client(node, 7, CUDA_VISIBLE_DEVICES="3", **GROWTH).keys() == {"GPUSAGE_JOB", "GPUSAGE_DEVICE"}
+    (node.root / "gpu-GPU-3" / "pipe" / "running").unlink()
+    record = node.root / "granted" / "7.json"
+    record.write_text('{"division":"percentage","share_percent":40,"thread_percent":40,"trouble":""}\n')
+    node.epilog(7)
+    assert "the MPS daemon of the GPU did not answer at the end of the job" in record.read_text()
+
+
+@pytest.fixture
+def left_behind() -> Iterator[subprocess.Popen[bytes]]:
+    """Return a process of job 7 that is still there at its epilog."""
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "SLURM_JOB_ID": "7"}) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("protocol", ["2", "3"])
+def test_the_epilog_ends_what_its_job_left_on_the_gpu_and_nothing_else(
+    node: Node, left_behind: subprocess.Popen[bytes], protocol: str
+) -> None:
+    """The others are a neighbour's client, and a number that no process has."""
+    for job in (7, 8):
+        node.prolog(job, GPUSAGE_MPS_PROTOCOL=protocol, STANDIN_VERSION="13040")
+    clients = node.root / "gpu-0" / "pipe" / "clients"
+    others = f"50 {os.getpid()}\n50 4194305\n"
+    clients.write_text(f"50 {left_behind.pid}\n{others}")
+    node.epilog(7)
+    assert clients.read_text() == others
+    assert node.runs()
+
+
+@pytest.mark.parametrize("protocol", ["2", "3"])
+def test_a_server_with_a_fault_is_left_to_its_clients_and_gets_no_new_one(node: Node, protocol: str) -> None:
+    newer = {"GPUSAGE_MPS_PROTOCOL": protocol, "STANDIN_VERSION": "13040"}
+    for job in (7, 8):
+        node.prolog(job, **newer)
+    pipe = node.root / "gpu-0" / "pipe"
+    (pipe / "clients").write_text(f"50 {os.getpid()}\n")
+    (pipe / "status").write_text("FAULT\n")
+    node.epilog(7)
+    assert node.runs()
+    node.prolog(9, **newer)
+    assert node.granted(9) == Allocation(share_percent=40, trouble="the MPS server of the GPU has a fault")
+    assert node.runs()
+    node.epilog(8)
+    assert not node.runs()
+    node.prolog(10, **newer)
+    assert node.serves(10)
+
+
+def test_a_daemon_that_does_not_answer_is_killed_at_the_end_of_its_last_job(node: Node) -> None:
+    for job in (7, 8):
+        node.prolog(job)
+    daemon = stand_in_daemon(node)
+    hangs = {"STANDIN_HANGS": "yes", "GPUSAGE_LIMIT_S": "2"}
+    node.run("epilog.sh", 7, **hangs)
+    assert daemon.poll() is None
+    node.run("epilog.sh", 8, **hangs)
+    assert daemon.wait(LIMIT_S) == -signal.SIGKILL
+    node.prolog(9)
+    assert node.serves(9)
+
+
+def test_a_process_that_has_a_dead_daemons_number_is_left_alone(
+    node: Node, left_behind: subprocess.Popen[bytes]
+) -> None:
+    node.prolog(7)
+    (node.root / "gpu-0" / "pipe" / "nvidia-cuda-mps-control.pid").write_text(f"{left_behind.pid}\n")
+    node.run("epilog.sh", 7, STANDIN_HANGS="yes", GPUSAGE_LIMIT_S="2")
+    with pytest.raises(subprocess.TimeoutExpired):
+        left_behind.wait(0.2)
 
 
 PROGRAM_OF_SLO = {"SLURM_JOB_COMMENT": "model=r.onnx,mode=infer,slo=50ms"}
@@ -416,7 +583,7 @@ def test_what_a_client_sees_is_read_back(node: Node) -> None:
     node.prolog(7, user=OWN, GPUSAGE_MEMORY_MIB="4096")
     # 132 SMs * 40 % = 52.8, of which the client sees 52: 39.4 % of 132, and at most 40
     assert node.granted(7) == Allocation(
-        division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=4 * 2**30
+        division="percentage", share_percent=40, thread_percent=40, limited_by="cap", memory_limit_bytes=4 * 2**30
     )
 
 
@@ -507,7 +674,7 @@ def test_with_mps_v3_each_job_has_a_namespace_whose_limits_the_daemon_keeps(node
     assert (pipe / "job7" / "limits").read_text() == f"namespace set job7 {limits}\n"
     assert f"server create gpusage --uid=1000 --allowed-devices={GPU}" in node.commands_sent()
     node.epilog(7)
-    assert [each.name for each in pipe.iterdir()] == ["job8"]
+    assert [each.name for each in pipe.glob("job*")] == ["job8"]
     node.epilog(8)
     assert not node.runs(GPU)
 
@@ -520,7 +687,7 @@ def test_where_mps_knows_no_v3_the_daemon_speaks_v2(node: Node) -> None:
 
 def test_a_daemon_that_died_and_left_its_pipe_is_started_again(node: Node) -> None:
     node.prolog(7)
-    pipe = node.root / "gpu-1" / "pipe"
+    pipe = node.root / "gpu-0" / "pipe"
     (pipe / "running").rename(pipe / "stale")
     node.prolog(8)
     assert node.serves(8)
@@ -563,13 +730,13 @@ def test_a_daemon_that_hangs_is_left_alone_and_costs_a_job_its_mps_alone(node: N
 def test_another_users_job_is_told_so(node: Node) -> None:
     node.prolog(7, user=1000)
     node.prolog(8, user=1001)
-    assert node.granted(8) == Allocation(share_percent=40, trouble="the MPS daemon of the GPU serves another user")
+    assert node.granted(8) == Allocation(share_percent=40, trouble="another user's job has a part of the GPU")
 
 
 def test_a_daemon_that_an_earlier_release_started_is_used(node: Node) -> None:
     node.prolog(7)
     for name in ("division", "boot"):
-        (node.root / "gpu-1" / name).unlink()
+        (node.root / "gpu-0" / name).unlink()
     node.prolog(8)
     granted = node.granted(8)
     assert granted is not None

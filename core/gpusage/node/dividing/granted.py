@@ -96,7 +96,9 @@ def with_client_view(granted: Allocation, view: ClientView | None, sm_count: int
     percent = granted.thread_percent
     # The driver takes a percentage without an MPS daemon, and does not enforce it.
     if sm_count and percent is not None and percent < WHOLE_PERCENT and view.sm_count >= sm_count:
-        return _with_trouble(replace(granted, division="whole", thread_percent=None), _WITHOUT_MPS)
+        limited_by = "none" if granted.limited_by == "cap" else granted.limited_by
+        unheld = replace(granted, division="whole", thread_percent=None, limited_by=limited_by)
+        return _with_trouble(unheld, _WITHOUT_MPS)
 
     # A client's own variable can lower the limit of its server, never raise it.
     limits = (granted.memory_limit_bytes, limit_bytes(view.memory_limit))

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from gpusage.boundary.edits import Edit, read_text
 from gpusage.node.dividing import PROBE, PROGRAM
+from gpusage_hooks.types import LimitedBy
 
 PYTHON = "gpusage-python"
 """Name of the program that runs a module of gpusage, if gpusage is there."""
@@ -25,7 +27,6 @@ cd / || exit 0 # Python looks for modules where it starts
 [ -x "$python" ] && "$python" -c 'import gpusage' 2>/dev/null || exit 0
 exec "$python" -m "$@"
 """
-_LINE_WORDS = 2
 _LIMIT_S = 12
 """`gpusage-mps` gives up earlier, where a GPU hangs."""
 
@@ -57,10 +58,14 @@ class Offers:
     Attributes:
         version: Version of the MPS control daemon, for example ``13010``; empty if unknown.
         divisions: Names of `Division`; ``whole`` alone where the host has no MPS.
+        limited_by: What can limit a job's memory on this host's GPUs.
+        because: Why it is no wall, one clause; empty where it is.
     """
 
     version: str = ""
     divisions: tuple[str, ...] = ("whole",)
+    limited_by: LimitedBy = "none"
+    because: str = ""
 
 
 def host_offers() -> Offers:
@@ -73,8 +78,16 @@ def host_offers() -> Offers:
 
 
 def parse_offers(text: str) -> Offers:
-    """Parse the lines ``version N`` and ``division NAME`` of `gpusage-mps offers`; other lines do not count."""
-    lines = [line.split() for line in text.splitlines()]
-    version = next((words[1] for words in lines if words[:1] == ["version"] and len(words) == _LINE_WORDS), "")
-    divisions = tuple(words[1] for words in lines if words[:1] == ["division"] and len(words) == _LINE_WORDS)
-    return Offers(version=version, divisions=divisions or ("whole",))
+    """Parse the lines ``NAME VALUE`` of `gpusage-mps offers`; lines with other names do not count."""
+    values: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        values.setdefault(name, []).append(value.strip())
+
+    limited_by = values.get("limited_by", [""])[0]
+    return Offers(
+        version=values.get("version", [""])[0],
+        divisions=tuple(values.get("division", ("whole",))),
+        limited_by=next((known for known in get_args(LimitedBy) if known == limited_by), "none"),
+        because=values.get("because", [""])[0],
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,8 @@ from pathlib import Path
 from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.billing import with_billing_weights
+from gpusage_slurm.cluster.limits import UNKNOWN, BookKeeper, limits_hold, unseen_limits
 from gpusage_slurm.cluster.pools import read_cluster
 from gpusage_slurm.cluster.restrictions import (
     gpu_reservations,
@@ -25,6 +27,8 @@ from gpusage_slurm.cluster.restrictions import (
     limiting_qos,
     partitions_with,
     per_gpu_default_partitions,
+    preemptable_partitions,
+    preemptable_qos,
     whole_node_partitions,
     without_backup,
 )
@@ -35,13 +39,10 @@ _NO_RELEASE = (
     "no share binds a job to GPU types, because gpusaged runs neither as root nor as SlurmUser, and could not let it go"
 )
 
-_GPU_TRES = "gres/gpu"
-# A weight with a unit, 0.25G, is of memory.
-_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
-
 SETTING = "ignore_prefer_validation"
 _NOTE = f"no GPU generation is preferred, because SchedulerParameters lacks {SETTING}"
 
+_BOOKS = BookKeeper()
 _SLURM_USER = re.compile(r"\((\d+)\)$")
 
 
@@ -56,7 +57,15 @@ def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
         without_unsafe_preferences(read_cluster(partitions, catalogue), settings), partitions
     )
     units = max((pool.mps_per_gpu or 0 for pool in cluster.pools), default=0)
-    limiting = limiting_qos(scontrol.quality_of_service(settings), units)
+
+    # Limits and preemption, as slurmdbd has them. A limit of a partition's own QOS holds there for every job.
+    books = _BOOKS.read(settings)
+    unseen = tuple(unseen_limits(books, settings, partitions, cluster.pools)) if books else ()
+    limits = {limit.scope: limit.reason for limit in unseen}
+    if any(scope.startswith("account=") for scope in limits):
+        limits["account="] = "its account is not known, and accounts here have limits that do not count shares"
+    stopping = limiting_qos(books.qos, units) if books and limits_hold(settings) else {}
+    limiting = join_reasons(stopping, limits)
 
     # Who may not change jobs could not free one that waits for the GPU types to which it is bound.
     releases = gpusaged_may_change_jobs(settings, local_socket_candidates())
@@ -73,6 +82,9 @@ def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
             per_gpu_default_partitions(settings, partitions),
             gpu_reservations(scontrol.reservations()),
             limiting,
+            {f"partition={each['PartitionName']}": UNKNOWN for each in partitions if books is None},
+            preemptable_qos(books.qos if books else (), settings),
+            preemptable_partitions(partitions, cluster.pools, settings),
         ),
     )
 
@@ -81,26 +93,6 @@ def can_requeue_unseen(settings: Mapping[str, str]) -> bool:
     """Return whether a task epilog of ours runs by these *settings*, and whether jobs may be requeued."""
     has_epilog = node_scripts.script_path(settings, node_scripts.TASK_EPILOG) is not None
     return has_epilog and settings.get("jobrequeue") != "0"
-
-
-def billing_weights(partition: scontrol.Line) -> Mapping[str, float]:
-    """Return the weights in ``CPU=1.0,Mem=0.25G,GRES/gpu=100`` that are plain numbers, by their names in lower case."""
-    pairs = (word.partition("=") for word in partition.get("TRESBillingWeights", "").split(","))
-    return {name.lower(): float(value) for name, _, value in pairs if _NUMBER.fullmatch(value)}
-
-
-def with_billing_weights(cluster: Cluster, partitions: Sequence[scontrol.Line]) -> Cluster:
-    """Return *cluster* with the billing weight of a GPU of each pool, by its most expensive partition."""
-    weights = {partition["PartitionName"]: billing_weights(partition) for partition in partitions}
-    pools = []
-    for pool in cluster.pools:
-        there = [weights[name] for name in pool.partitions or weights if name in weights]
-
-        # A weight of the type's own counts in place of the general one.
-        typed = f"{_GPU_TRES}:{pool.site_type.lower()}"
-        weights_there = [each.get(typed, each.get(_GPU_TRES)) for each in there]
-        pools.append(replace(pool, billing_weight=max((each for each in weights_there if each), default=None)))
-    return replace(cluster, pools=tuple(pools))
 
 
 def ignores_unmet_preference(settings: Mapping[str, str]) -> bool:

@@ -64,15 +64,36 @@ def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPo
             grouped.setdefault(name, []).append((node, count))
 
     pools = []
+    shared = [(node, types) for node, types in types_of if node.has_shares]
     for name, members in grouped.items():
         pool = _pool(name, members, catalogue)
-
-        # A feature stands for a type only if no node with it has another type as well.
-        wanted = (pool.feature or "").casefold()
-        there = (types for node, types in types_of if wanted in map(str.casefold, node.features))
-        is_exact = bool(wanted) and all(types == {name} for types in there)
-        pools.append(replace(pool, exact_feature=pool.feature if is_exact else None))
+        exact = exact_feature(name, types_of, pool.feature)
+        # gres/mps starts only where it is: for a share, nodes without it do not count.
+        of_shares = exact_feature(name, shared, pool.feature) if exact is None else None
+        pools.append(replace(pool, feature=pool.feature or exact, exact_feature=exact, share_feature=of_shares))
     return tuple(pools)
+
+
+def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], usual: str | None) -> str | None:
+    """Return a feature that is on exactly the nodes of *site_type*; ``None`` where there is none.
+
+    Args:
+        site_type: The type that the nodes must have, and no other.
+        nodes: All nodes that count, each with its GPU types.
+        usual: The feature to take if it is one; else the first in the order of the alphabet, so that it stays the same.
+    """
+    on, elsewhere = list[set[str]](), set[str]()
+    for node, types in nodes:
+        if types == {site_type}:
+            on.append({*node.features})
+        else:
+            elsewhere |= {feature.casefold() for feature in node.features}
+
+    exact = sorted(feature for feature in set.intersection(*on) if feature.casefold() not in elsewhere) if on else []
+    is_alone = all(types == {site_type} for _, types in nodes if site_type in types)
+    if not is_alone or not exact:
+        return None
+    return usual if usual in exact else exact[0]
 
 
 def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCatalogue) -> GpuPool:
@@ -83,6 +104,7 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
         units.add(units_per_gpu(node.gres, site_type))
 
         kind = NodeKind(
+            has_shares=node.has_shares,
             partitions=tuple(sorted(node.partitions)),
             features=tuple(sorted(node.features)),
             cpu_count=node.cpu_count,
@@ -99,17 +121,25 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
 
     # Sites write a feature a100_sxm4 for the type a100-sxm4.
     plain = site_type.lower().replace("-", "_")
+
+    # A share may land on any node that has shares, so the weakest limit of these counts.
+    limits = {node.limited_by for node, _ in members if node.has_shares} or {"none"}
+    weakest = next(limit for limit in ("none", "cap", "wall") if limit in limits)
+    reasons = dict.fromkeys(node.why_no_wall for node, _ in members if node.has_shares and node.why_no_wall)
     return GpuPool(
         gpu=_catalogue_name(site_type, sorted(common), sorted(other_types), catalogue),
         site_type=site_type,
         gpu_count=sum(count for _, count in members),
         free_gpu_count=free,
-        # Nodes that count differently are no place where one number of units means one share.
-        mps_per_gpu=(units.pop() or None) if len(units) == 1 else None,
+        # Nodes that count differently are no place where one number of units means one share; those that count none
+        # never run one.
+        mps_per_gpu=units.pop() if len(units := units - {0}) == 1 else None,
         feature=next((word for word in sorted(common) if word.lower().replace("-", "_") == plain), None),
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
         node_gpu_counts=tuple(sorted({count for _, count in members if count})),
+        limited_by=weakest,
+        why_no_wall="; ".join(reasons),
         node_kinds=tuple(
             replace(
                 kind,

@@ -6,6 +6,8 @@
   run shares.
 * Reservations of GPUs hold whole GPUs. Reservations of nodes or cores run shares (tried on 26.05).
 * A QOS, also that of a partition, that requires a GPU of each job or limits a job to less than one GPU in shares.
+* A QOS or partition whose jobs others may preempt. A job that needs a whole GPU would preempt all shares on one, and
+  Slurm does so one after another: three shares in 24 s, where one job with a whole GPU goes at once (tried on 24.11).
 * Clusters with a backup controller before Slurm 26.05: after a takeover every node has gres/mps:0. On 22.05.8 shares
   then pend for ever; on 24.11.5 the nodes become INVAL. Plain Slurm does the same; on 26.05.5 shares survive (tried).
 * Partitions with defaults per GPU. Tried on 22.05: with DefCpuPerGPU=4 a job with one GPU gets 4 CPUs; as a share,
@@ -16,8 +18,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from gpusage_hooks.types import GpuPool
+from gpusage_slurm.cluster.billing import SHARES, is_gpu_resource
+from gpusage_slurm.cluster.limits import PER_JOB
 from gpusage_slurm.scontrol import Line
 
 _WHOLE_NODES = (("OverSubscribe", "EXCLUSIVE"), ("ExclusiveTopo", "YES"), ("Exclusive", "NODE"), ("Exclusive", "TOPO"))
@@ -28,8 +33,7 @@ _RELEASE = re.compile(r"(\d+)\.(\d+)")
 _KEEPS_UNITS = (26, 5)
 
 _GPUS = re.compile(r"gres/gpu(?::[^=,]+)?=[1-9]\d*")
-_QOS = re.compile(r"^QOS=", re.MULTILINE)
-_LIMITS = re.compile(r"\b(MinTRESPJ|MaxTRESPJ|MaxTRESPN)=(\S+)")
+_PREEMPTED = "jobs {} preempt those {}, and each share would free only a part of a GPU"
 
 _PER_GPU_DEFAULTS = ("defcpupergpu", "defmempergpu")
 _LOST_DEFAULTS = "a share would lose what partition {} gives for each GPU ({})"
@@ -80,28 +84,71 @@ def gpu_reservations(reservations: Iterable[Line]) -> dict[str, str]:
     return reasons
 
 
-def limiting_qos(managed: str, units_per_gpu: int) -> dict[str, str]:
+def limiting_qos(rows: Iterable[Line], units_per_gpu: int) -> dict[str, str]:
     """Return each QOS that stops shares, with the reason.
 
     Args:
-        managed: What `scontrol show assoc_mgr flags=qos` says.
+        rows: Of the QOS, as `limits.Books` has them.
         units_per_gpu: How many units of gres/mps a whole GPU counts; a limit of so many stops no share.
     """
-    reasons = {}
-    for block in _QOS.split(managed)[1:]:
-        name, limits = block.partition("(")[0].strip(), []
-        for kind, words in _LIMITS.findall(block):
-            for word in words.split(","):
+    reasons: dict[str, str] = {}
+    for row in rows:
+        for kind in ("MinTRES", *PER_JOB):
+            for word in row.get(kind, "").split(","):
                 resource, _, count = word.partition("=")
                 number = int(count) if count.isdecimal() else None
 
                 # A share counts as no GPU, and a limit below a GPU's units is below what some share needs.
-                needs_gpu = kind == "MinTRESPJ" and resource.startswith("gres/gpu") and bool(number)
-                allows_less = kind != "MinTRESPJ" and resource.startswith("gres/mps")
+                needs_gpu = kind == "MinTRES" and is_gpu_resource(resource) and bool(number)
+                allows_less = kind != "MinTRES" and resource.startswith(SHARES)
                 if needs_gpu or (allows_less and number is not None and number < units_per_gpu):
-                    limits.append(f"{kind}={word}")
-        if name and limits:
-            reasons[f"qos={name}"] = f"quality of service {name} stops shares ({limits[0]})"
+                    why = f"quality of service {row['Name']} stops shares ({kind}={word})"
+                    reasons.setdefault(f"qos={row['Name']}", why)
+    return reasons
+
+
+def preemptable_qos(rows: Iterable[Line], settings: Mapping[str, str]) -> dict[str, str]:
+    """Return each QOS whose jobs those of another may preempt, with the reason.
+
+    Args:
+        rows: Of the QOS, as `limits.Books` has them.
+        settings: slurmctld's, by their names in lower case.
+    """
+    if settings.get("preempttype") != "preempt/qos":
+        return {}
+    rows = tuple(rows)
+    above = {victim: row["Name"] for row in rows for victim in row.get("Preempt", "").split(",") if victim}
+
+    # With WITHIN a job may preempt another of the same QOS.
+    everywhere = settings.get("preemptmode", "")
+    above |= {row["Name"]: row["Name"] for row in rows if "WITHIN" in f"{everywhere},{row.get('PreemptMode')}".upper()}
+    return {
+        f"qos={name}": _PREEMPTED.format(f"of quality of service {other}", f"of quality of service {name}")
+        for name, other in above.items()
+    }
+
+
+def preemptable_partitions(
+    partitions: Sequence[Line], pools: Iterable[GpuPool], settings: Mapping[str, str]
+) -> dict[str, str]:
+    """Return each partition whose jobs those of another on the same GPUs may preempt, with the reason.
+
+    Args:
+        partitions: As `scontrol.partitions` returns them.
+        pools: The cluster's.
+        settings: slurmctld's, by their names in lower case.
+    """
+    if settings.get("preempttype") != "preempt/partition_prio":
+        return {}
+    tiers = {each["PartitionName"]: int(each.get("PriorityTier", "1")) for each in partitions}
+    modes = {each["PartitionName"]: each.get("PreemptMode", "").upper() for each in partitions}
+    reasons = {}
+    for names in {kind.partitions for pool in pools for kind in pool.node_kinds}:
+        highest = max((name for name in names if name in tiers), key=lambda name: tiers[name], default="")
+        for name in names:
+            if name in tiers and tiers[name] < tiers[highest] and modes[name] != "OFF":
+                why = _PREEMPTED.format(f"in partition {highest}", f"in partition {name}")
+                reasons[f"partition={name}"] = why
     return reasons
 
 

@@ -25,8 +25,10 @@ from gpusage.settings.configuration_file import read_configuration
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.limits import Limit, read_books, unseen_limits
 from gpusage_slurm.cluster.nodes import pyslurm_version
 from gpusage_slurm.cluster.pools import read_cluster
+from gpusage_slurm.doctor.node_gpus import exclusive_gpus, foreign_mps_daemons
 from gpusage_slurm.install.node_scripts import PROLOG, SAMPLER, script_path
 from gpusage_slurm.install.site import Site, find_site, plan_installation, socket_candidates
 
@@ -49,11 +51,14 @@ class Evidence:
 
     Attributes:
         settings: Of `scontrol show config`; empty where slurmctld does not answer, and *trouble* says why.
-        scripts: Texts of slurm.conf, job_submit.lua and cli_filter.lua, by name.
+        scripts: Texts of slurm.conf, cgroup.conf, job_submit.lua and cli_filter.lua, by name.
         outdated: Names of the files that installing again would change; ``None`` if that cannot be known.
         own: Of gpusage itself.
         daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` if that cannot be known.
         partitions: As slurmctld describes them.
+        limits: On GPUs, those that do not count shares; ``None`` where slurmdbd does not tell, and *limits_trouble*
+            says why.
+        foreign_mps, exclusive_gpus: As `node_gpus` yields them.
         sampler: The Python that samples what jobs do, where this host is a node; empty where there is none.
         dry_run_arrived: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
     """
@@ -73,6 +78,10 @@ class Evidence:
     daemon_uid: int | None = None
     partitions: tuple[scontrol.Line, ...] = ()
     sampler: str = ""
+    limits: tuple[Limit, ...] | None = ()
+    limits_trouble: str = ""
+    foreign_mps: tuple[str, ...] = ()
+    exclusive_gpus: tuple[str, ...] = ()
 
 
 def dry_run_crashes(settings: Mapping[str, str]) -> bool:
@@ -113,7 +122,7 @@ def collect_evidence(slurm_conf: Path | None = None) -> Evidence:
     except GpuUsageError as error:
         trouble = trouble or str(error)
     if site:
-        paths = {name: site.folder / name for name in ("job_submit.lua", "cli_filter.lua")}
+        paths = {name: site.folder / name for name in ("job_submit.lua", "cli_filter.lua", "cgroup.conf")}
         scripts = {name: read_or_empty(path) for name, path in {**paths, "slurm.conf": site.slurm_conf}.items()}
 
     configuration, configuration_trouble = read_configuration()
@@ -122,8 +131,15 @@ def collect_evidence(slurm_conf: Path | None = None) -> Evidence:
     own = gather_own(configuration, configuration_trouble, sockets)
 
     partitions: tuple[scontrol.Line, ...] = ()
+    cluster, limits, limits_trouble = None, None, ""
     if settings:
         partitions = _or_else(scontrol.partitions, partitions)
+        cluster = _or_else(lambda: read_cluster(partitions, advisor().catalogue), None)
+        try:
+            pools = cluster.pools if cluster else ()
+            limits = tuple(unseen_limits(read_books(settings), settings, partitions, pools))
+        except GpuUsageError as error:
+            limits_trouble = str(error)
     return Evidence(
         version=version,
         settings=settings,
@@ -131,7 +147,11 @@ def collect_evidence(slurm_conf: Path | None = None) -> Evidence:
         site=site,
         scripts=scripts,
         gres_conf=read_or_empty(site.folder / "gres.conf") if site else "",
-        cluster=_or_else(lambda: read_cluster(partitions, advisor().catalogue), None) if settings else None,
+        cluster=cluster,
+        limits=limits,
+        limits_trouble=limits_trouble,
+        foreign_mps=tuple(foreign_mps_daemons()),
+        exclusive_gpus=tuple(exclusive_gpus()),
         own=own,
         dry_run_arrived=_dry_run(own.socket) if settings and own.status and not dry_run_crashes(settings) else None,
         lua_modules=_lua_modules(),

@@ -67,7 +67,7 @@ def is_bound(mark: JobAnnotation | None) -> bool:
 
 def mig_type_of(mark: JobAnnotation) -> str | None:
     """Return the type of the slice (MIG) that a job with *mark* has in place of its user's GPU, as ``3g.20gb``."""
-    typed = _SLICE.fullmatch(mark.after) if _UNTYPED.fullmatch(mark.before) else None
+    typed = _SLICE.fullmatch(mark.after.partition(", ")[0]) if _UNTYPED.fullmatch(mark.before) else None
     return typed[1] if typed else None
 
 

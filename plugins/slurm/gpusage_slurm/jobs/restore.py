@@ -2,8 +2,8 @@
 
 Slurm 24.11 and 26.05 change a pending job's shares into GPUs; 22.05 refuses ("Invalid generic resource"; emptied first,
 the job would run without any). There a job that is bound to GPU types gets all shares of one GPU, wherever that is, and
-any other keeps its share. Other requested resources stay. A restored job carries the mark BACK, and is left alone from
-then on; one that could not be restored carries STUCK.
+any other keeps its share; a slice becomes a GPU whose type is named, and no other. Other requested resources stay. A
+restored job carries the mark BACK, and is left alone from then on; one that could not be restored carries STUCK.
 
 Where a job ran out of memory, its task epilog (node/task_epilog.sh) requeues it, as the job's user and before
 slurmctld learns of its end. It appends a note to the job's comment: `REQUEUED` if it requeued the job, `OUT_OF_MEMORY`
@@ -14,7 +14,7 @@ Invariants:
 
 1. Only a job that the epilog requeued is changed, and none is requeued here: others know how the rest have ended.
 2. A job is never held. While gpusaged is stopped, a requeued job runs with its whole GPU and keeps its old mark.
-3. Of an array only the failed task is requeued.
+3. Of an array only the failed task is requeued; its tasks that wait get a whole GPU, those that run stay as they are.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from gpusage_slurm.jobs.queue import (
     squeue_rows_of,
     update_job,
 )
+from gpusage_slurm.submission.render import ELSE
 from gpusage_slurm.submission.request import FIELD_BYTES
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_tres
 
@@ -62,7 +63,7 @@ _SHARE_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 128))
 _RESTART_COLUMNS = (("JobArrayID", 64), ("RestartCnt", 8))
 _END_COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("Requeue", 8), ("BatchFlag", 8)),
-    ("exit_code", 16),
+    *(("exit_code", 16), ("tres-per-node", 128)),
     *(("StartTime", 24), ("EndTime", 24), ("SubmitTime", 24), ("Comment", 1100), ("admin_comment", 1100)),
 )
 _ANY_STATE = "--states=all"
@@ -104,12 +105,20 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
     """
     # Short columns first: the long ones are asked for the few jobs that matter.
     rows = squeue_rows("--states=FAILED", columns=_SHARE_COLUMNS)
-    failed = [row["JobArrayID"] for row in rows if any(map(is_share, parse_tres(row["tres-per-node"])))]
+    failed = [
+        row["JobArrayID"]
+        for row in rows
+        if any(is_share(each) or (is_gpu(each) and each.kind) for each in parse_tres(row["tres-per-node"]))
+    ]
     rows = squeue_rows(_ANY_STATE, columns=_RESTART_COLUMNS)
     requeued = [row["JobArrayID"] for row in rows if row["RestartCnt"] not in ("", "0")]
 
     starved = []
     for row in _marked_rows(failed):
+        # A job that has its GPU back may name its type, as a slice does.
+        mark = parse_annotation(row["admin_comment"])
+        if mark is None or not any(_is_own_share(each, mark) for each in parse_tres(row["tres-per-node"])):
+            continue
         ran_out = OUT_OF_MEMORY in row["Comment"]
         if ran_out or not is_interrupted(row["exit_code"], row["Comment"]):
             job = OutOfMemoryJob(
@@ -131,13 +140,13 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
     return tuple(starved)
 
 
-def _marked_rows(job_ids: Sequence[str]) -> Iterator[Row]:
-    """Yield the jobs with *job_ids*, as far as they are marked as shares of ours."""
+def _marked_rows(job_ids: Sequence[str], *, with_siblings: bool = False) -> Iterator[Row]:
+    """Yield the jobs with *job_ids*, or also the other tasks of their arrays, that are marked as shares of ours."""
     # squeue is asked for whole arrays: a task that waits has no number of its own yet.
     bases = list(dict.fromkeys(map(base_id, job_ids)))
     for row in squeue_rows_of(bases, _ANY_STATE, columns=_END_COLUMNS):
         mark = parse_annotation(row["admin_comment"])
-        if row["JobArrayID"] in job_ids and mark is not None and mark.of_share:
+        if (with_siblings or row["JobArrayID"] in job_ids) and mark is not None and mark.of_share:
             yield row
 
 
@@ -152,21 +161,32 @@ def _why_not_requeued(row: Row) -> str:
 def complete_requeue(job: AnnotatedJob, reason: str) -> bool:
     """Correct the mark of *job*, which its epilog requeued, and remove the placement of its share; see the hook.
 
+    The tasks of its array that wait would lack memory as well, so they get a whole GPU, too.
+
     Raises:
         RequestError: slurmctld refuses, or the job was not requeued.
     """
-    row = next(_marked_rows((job.job_id,)), None)
+    rows = {row["JobArrayID"]: row for row in _marked_rows((job.job_id,), with_siblings=True)}
+    row = rows.pop(job.job_id, None)
     if row is None or not REQUEUED.search(row["Comment"]):
         message = f"Job {job.job_id} must have been requeued by its task epilog; it was not. It is left as it is."
         raise RequestError(message)
-    job = annotated_job(row)
-    if job.state == "ended":
-        return True  # slurmctld changes no such job
-    comment = f"Comment={REQUEUED.sub('', row['Comment'])}"
 
     which = f"--jobs={base_id(job.job_id)}"
     requests = {each["JobArrayID"]: each for each in squeue_rows(_ANY_STATE, which, columns=_REQUEST_COLUMNS)}
-    request, mark = requests.get(job.job_id), parse_annotation(job.mark)
+    for job_id, sibling in rows.items():
+        if annotated_job(sibling).state == "waiting" and not REQUEUED.search(sibling["Comment"]):
+            _correct(annotated_job(sibling), requests.get(job_id), f"{reason}: that was task {job.job_id} of its array")
+
+    job = annotated_job(row)
+    if job.state == "ended":
+        return True  # slurmctld changes no such job
+    return _correct(job, requests.get(job.job_id), reason, f"Comment={REQUEUED.sub('', row['Comment'])}")
+
+
+def _correct(job: AnnotatedJob, request: Row | None, reason: str, *comment: str) -> bool:
+    """Return whether *job* has a whole GPU, and its mark says so; its epilog changed its *request*, or could not."""
+    mark = parse_annotation(job.mark)
     resources = parse_tres(request["tres-per-node"]) if request else ()
     held = next((_PREFIX.sub("", each.text) for each in resources if is_gpu(each) or is_share(each)), "")
     if mark is None or request is None or not held:
@@ -176,21 +196,22 @@ def complete_requeue(job: AnnotatedJob, reason: str) -> bool:
     if f"gres/{held}" == mark.after.partition(",")[0]:
         # slurmstepd ended the epilog before it could restore the GPU. A node refuses a job that was started, by
         # slurmctld's clock, no later than its first run ended by the node's own: hence the later start.
-        more = ("StartTime=now+10", comment)
-        return job.state == "waiting" and _replace_share(job, reason, *more, accept_all_units=True)
+        more = ("StartTime=now+10", *comment) if comment else ()
+        return job.state == "waiting" and _replace_share(job, reason, *more, starved=True)
     freed = _placement_settings(job, mark, request["Feature"]) if job.state == "waiting" else ()
-    update_job(job.job_id, *freed, _mark_setting(job, _restored_mark(mark, held, reason)), comment)
+    update_job(job.job_id, *freed, _mark_setting(job, _restored_mark(mark, held, reason)), *comment)
     return True
 
 
-def _replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units: bool = False) -> bool:
+def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = False) -> bool:
     """Return whether *job*, which waits, has a whole GPU again.
 
     Args:
         job: With its mark.
         reason: For the mark.
         more: Settings that are changed at the same time.
-        accept_all_units: Whether all shares of a GPU will do even for a job that is not bound to GPU types.
+        starved: Whether it lacked memory. Then all shares of a GPU will do even for a job that is not bound to GPU
+            types, and a job that had a slice runs on the type that its mark names for this.
 
     Raises:
         RequestError: The job waits no more, carries no mark of a share, or slurmctld refuses.
@@ -222,11 +243,12 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units:
             return False
         return True
 
-    if is_granted(match[1]):
+    larger = placement_in(mark).removeprefix(ELSE) if mig_type_of(mark) and starved else ""
+    if is_granted(f"gpu:{larger}:1" if larger else match[1]):
         return True
 
     # 22.05. All shares of one GPU are as good as a GPU, where all GPUs count alike.
-    may_count = accept_all_units or any(setting.startswith("Features=") for setting in freed)
+    may_count = starved or any(setting.startswith("Features=") for setting in freed)
     nodes = map(parse_node, scontrol.nodes()) if may_count else ()
     units = {units_per_gpu(node.gres, kind) for node in nodes for kind in counts(node.gres, "gpu")}
     units.discard(0)  # of slices, and other GPUs that are not shared

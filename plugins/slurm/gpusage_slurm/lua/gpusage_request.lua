@@ -16,6 +16,7 @@ local TEXTS = {
   "comment", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "tres_bind",
   "tres_freq", "cpus_per_tres", "mem_per_tres", "features", "prefer", "partition",
   "req_nodes", "exc_nodes", "reservation", "qos", "default_qos", "array_inx", "name", "account",
+  "default_account",
 }
 local NUMBERS = {
   "min_nodes", "max_nodes", "num_tasks", "ntasks_per_node", "sockets_per_node", "shared", "ntasks_per_tres", "min_cpus", "pn_min_cpus",

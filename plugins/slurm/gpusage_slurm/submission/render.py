@@ -25,10 +25,14 @@ from gpusage_slurm.submission.request import FEATURE, FIELD_BYTES, PLAIN_CONSTRA
 from gpusage_slurm.tres import is_gpu, parse_tres, without_gpus
 
 _NAMELESS = "a share cannot name its GPU type"
+_VAIN = "every node that it may use has the feature of the preferred GPU generation"
 _NO_ROOM = "its own constraint, preference, nodes or other resources leave no room for a preferred GPU generation"
 
 DECISION_VARIABLE = "GPUSAGE_DECISION"
-"""The variable by which the node side and an inner srun know a job whose GPU became a share."""
+"""The variable by which the node side and an inner srun know a job whose GPU became a share, or a slice."""
+
+ELSE = "else "
+"""In a mark, before the GPU type on which a job runs again that lacked memory on its slice."""
 
 THREADS_VARIABLE = "GPUSAGE_THREAD_PERCENT"
 """The variable by which the task prolog knows that the job may use more threads than its share."""
@@ -59,7 +63,12 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, *, with_noti
     if request.slice_type is not None:
         # A slice (MIG) is a GPU with a type of its own; unlike a share it can name one.
         named = f"gpu:{request.slice_type}:1"
-        change = _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}")
+        # By the mark and the variable the task epilog knows what to do if its memory is too small.
+        larger = f", {ELSE}{request.preferred_gpus[0]}" if request.preferred_gpus else ""
+        variables = {f"env.{DECISION_VARIABLE}": named} | (
+            {} if request.repeatable else {f"env.{RESCUE_VARIABLE}": "no"}
+        )
+        change = _Change(fields={**_gpu_replacement(fields, named), **variables}, after=f"gres/{named}{larger}")
     elif request.mps_thread_percent is None:
         change = _gpu_types(fields, request.required_gpus, reachable) or _preference(fields, request, reachable)
     else:
@@ -68,7 +77,7 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, *, with_noti
         return RenderedDecision(before=before, after=before, fields=MappingProxyType({}), trouble=change.trouble)
 
     more = {}
-    if f"env.{DECISION_VARIABLE}" in change.fields:
+    if request.mps_thread_percent is not None and f"env.{DECISION_VARIABLE}" in change.fields:
         # MPS has two priorities, normal and below normal: kernels of a job with a latency limit go before the others'.
         is_urgent = job.model_request is not None and job.model_request.workload.slo is not None
         more["env.CUDA_MPS_CLIENT_PRIORITY"] = "0" if is_urgent else "1"
@@ -110,7 +119,9 @@ def _share(fields: Mapping[str, str], request: GpuRequest, percent: int, cluster
     if request.gpu_type is not None:
         placement = _gpu_type(fields, request.gpu_type, cluster)
     else:
-        placement = _gpu_types(fields, request.required_gpus, cluster) or _preference(fields, request, cluster)
+        placement = _gpu_types(fields, request.required_gpus, cluster, of_shares=True) or _preference(
+            fields, request, cluster
+        )
     if placement.trouble and named:
         return placement
 
@@ -154,7 +165,9 @@ def _gpu_replacement(fields: Mapping[str, str], part: str) -> dict[str, str]:
 def _gpu_type(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Change:
     """Return the change that holds the job to *gpu_type* by its feature, for a share cannot name it."""
     constraint = fields.get("features", "")
-    exact = _exact_feature(gpu_type, cluster.pools)
+    if _hold_all_shares((gpu_type,), cluster.pools):
+        return _Change()
+    exact = _feature(gpu_type, cluster.pools, of_shares=True)
     if exact is None:
         return _Change(trouble=f"{_NAMELESS}, and no feature is on all of its nodes and on no others")
     if fields.get("prefer"):
@@ -168,11 +181,15 @@ def _gpu_type(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Ch
     return _Change(fields={"set.features": held} if held != constraint else {}, after=f"constraint {held}")
 
 
-def _gpu_types(fields: Mapping[str, str], gpu_types: Sequence[str], cluster: Cluster) -> _Change | None:
+def _gpu_types(
+    fields: Mapping[str, str], gpu_types: Sequence[str], cluster: Cluster, *, of_shares: bool = False
+) -> _Change | None:
     """Return the change that lets the job run on *gpu_types* alone, on which its price holds; ``None`` for none."""
     if not gpu_types:
         return None
-    features = [_exact_feature(name, cluster.pools) for name in gpu_types]
+    if of_shares and _hold_all_shares(gpu_types, cluster.pools):
+        return _Change()
+    features = [_feature(name, cluster.pools, of_shares=of_shares) for name in gpu_types]
     held = None
     if all(features) and not fields.get("prefer"):
         held = _join_constraint("|".join(filter(None, features)), fields.get("features", ""))
@@ -191,6 +208,12 @@ def _preference(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster
     expression = preference_expression(request, cluster.pools, fields.get("features", ""))
     if not expression or request.gpu_type is not None:
         return _Change(trouble=_NO_ROOM)
+
+    # Slices, and whole GPUs that they are cut from, often have one feature: preferring it changes nothing.
+    wanted = {*FEATURE.findall(expression)} - {*FEATURE.findall(fields.get("features", ""))}
+    nodes = [node for pool in cluster.pools if pool.gpu_count for node in pool.node_features]
+    if nodes and all(wanted & {*node} for node in nodes):
+        return _Change(trouble=_VAIN)
 
     resources = [item for name in TRES_FIELDS for item in parse_tres(fields.get(name, ""))]
     is_tied = any(fields.get(name) for name in ("prefer", "req_nodes", "exc_nodes"))
@@ -211,9 +234,15 @@ def preference_expression(request: GpuRequest, pools: tuple[GpuPool, ...], const
     return _join_constraint("|".join(dict.fromkeys(wanted)), constraint) if wanted else None
 
 
-def _exact_feature(gpu_type: str, pools: tuple[GpuPool, ...]) -> str | None:
-    """Return the feature that is on exactly the nodes of *gpu_type*, ``None`` where there is none to ask for."""
-    exact = next((pool.exact_feature for pool in pools if pool.site_type == gpu_type), None)
+def _hold_all_shares(gpu_types: Sequence[str], pools: tuple[GpuPool, ...]) -> bool:
+    """Return whether gres/mps is on nodes of *gpu_types* alone, so that it leads there by itself."""
+    return {pool.site_type for pool in pools if pool.may_hold_shares} <= {*gpu_types}
+
+
+def _feature(gpu_type: str, pools: tuple[GpuPool, ...], *, of_shares: bool) -> str | None:
+    """Return the feature that leads a GPU, or a share, to *gpu_type* alone, ``None`` where there is none to ask for."""
+    pool = next((pool for pool in pools if pool.site_type == gpu_type), None)
+    exact = pool and (pool.holding_feature if of_shares else pool.exact_feature)
     return exact if exact and FEATURE.fullmatch(exact) else None
 
 

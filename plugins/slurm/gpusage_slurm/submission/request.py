@@ -184,13 +184,18 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
     excluded = names if all(map(_NODE_NAME.fullmatch, names)) and len(names) <= _MOST_EXCLUDED else ()
 
     reservations = (f"reservation={name}" for name in fields.get("reservation", "").split(",") if name)
-    qos = (fields.get("qos") or fields.get("default_qos", "")).split(",")
+
+    # Of an association with several QOS and no default slurmctld takes `normal`. Without accounts nobody's user counts:
+    # jobs of all users share an answer then.
+    qos = (fields.get("qos") or fields.get("default_qos") or "normal").split(",")
+    account = fields.get("account") or fields.get("default_account", "")
+    accounts = (f"account={account}", *([f"account={account} user={fields.get('user_id', '')}"] if account else []))
     return GpuRequest(
         gpu_count=gpu_count,
         gpu_type=next(iter(kinds)) if len(kinds) == 1 else None,
         obstacles=tuple(_obstacles(fields, requested)) if gpu_count or gpus else (),
         partitions=tuple(name for name in fields.get("partition", "").split(",") if name),
-        scopes=(*reservations, *(f"qos={name}" for name in qos if name)),
+        scopes=(*reservations, *(f"qos={name}" for name in qos if name), *accounts),
         # Slurm tries the job's own preference in place of its constraint, so then that confines nothing.
         node_features=() if fields.get("prefer") else feature_groups(constraint),
         cpu_count=cpu_count,

@@ -74,6 +74,9 @@ def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
         if row is None or row["StateCompact"] == _COMPLETING:
             continue
         mark = parse_annotation(row["admin_comment"])
+        gpu, granted = known_gpu(catalogue, usage.gpu), usage.granted
+        if gpu and catalogue.find(gpu).parent_gpu:
+            granted = replace(granted, division="slice", memory_limit_bytes=catalogue.find(gpu).memory_bytes)
         whole = replace(
             usage,
             number=mark.number if mark else "",
@@ -83,7 +86,8 @@ def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
             account=row["Account"],
             partition=row["Partition"],
             job_name=one_line(row["Name"]),
-            gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
+            gpu=gpu or usage.gpu,
+            granted=granted,
             outcome=usage.outcome if usage.outcome != "unknown" else _outcome(row),
         )
         complete.append(whole)

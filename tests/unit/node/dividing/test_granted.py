@@ -54,6 +54,16 @@ def test_a_client_that_sees_all_sms_is_held_by_nothing(node: Path) -> None:
     assert granted == Allocation(share_percent=40, trouble="no MPS daemon holds the client: it sees all SMs")
 
 
+@pytest.mark.parametrize(("written", "holds"), [("cap", "none"), ("wall", "wall")])
+def test_a_cap_needs_a_daemon_and_a_wall_does_not(node: Path, written: str, holds: str) -> None:
+    record = {**WRITTEN, "limited_by": written, "memory_limit_bytes": 2**30, "trouble": ""}
+    (node / "granted" / "7.json").write_text(json.dumps(record))
+    see(node, sm_count=132, thread_percent="40")
+    granted = read_granted("7", folder=node, sm_count=132)
+    assert granted is not None
+    assert (granted.division, granted.limited_by) == ("whole", holds)
+
+
 def test_where_the_whole_gpus_sms_are_not_known_the_percentage_that_is_set_stands(node: Path) -> None:
     see(node, sm_count=132, thread_percent="40")
     assert read_granted("7", folder=node) == ALLOCATION

@@ -1,4 +1,4 @@
-"""The observed cluster: what GPUs are billed, and whether a preference is safe."""
+"""The observed cluster: whether a preference is safe."""
 
 from __future__ import annotations
 
@@ -8,37 +8,11 @@ from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.cluster.observation import (
     can_requeue_unseen,
     ignores_unmet_preference,
-    with_billing_weights,
     without_unsafe_preferences,
 )
 
-POOL = GpuPool(gpu=None, site_type="V100", gpu_count=2, free_gpu_count=2, partitions=("p", "q"))
-
 PREFERRED_POOL = GpuPool(gpu="v100", site_type="v100", gpu_count=1, free_gpu_count=1, feature="v100")
 CLUSTER = Cluster(manager="slurm", version="24.11", pools=(PREFERRED_POOL,), notes=("seen",))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        ("CPU=1.0,Mem=0.25G,GRES/gpu=100", "", 100.0),
-        ("GRES/gpu=100,GRES/gpu:v100=40", "CPU=1", 40.0),  # that of its own type
-        ("GRES/gpu:v100=40", "GRES/gpu=60", 60.0),  # the dearest partition
-        ("GRES/gpu:h100=80", "GRES/gpu=0", None),
-        ("GRES/gpu=1e9,CPU=1", "GRES/gpu=9G", None),
-        ("", "", None),
-    ],
-)
-def test_a_gpu_is_billed_by_its_own_type_in_its_dearest_partition(
-    first: str, second: str, expected: float | None
-) -> None:
-    partitions = [
-        {"PartitionName": "p", "TRESBillingWeights": first},
-        {"PartitionName": "q", "TRESBillingWeights": second},
-        {"PartitionName": "others", "TRESBillingWeights": "GRES/gpu=900"},
-    ]
-    cluster = with_billing_weights(Cluster(manager="slurm", version="", pools=(POOL,)), partitions)
-    assert [pool.billing_weight for pool in cluster.pools] == [expected]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,26 @@ def test_nodes_of_one_gpu_type_are_one_pool_whatever_their_names() -> None:
 
 
 @pytest.mark.parametrize(
+    ("comments", "limited_by", "why"),
+    [
+        (("gpusage-limit:wall", "rack 7 gpusage-limit:wall gpusage:x"), "wall", ""),
+        (("gpusage-limit:wall", "gpusage-limit:cap(no_cgroup_v2)"), "cap", "no cgroup v2"),
+        (("gpusage-limit:cap(no_cgroup_v2)", "gpusage-limit:none(no_cgroup_v2)"), "none", "no cgroup v2"),
+        (("gpusage-limit:wall", ""), "cap", "a node has not said yet what it has"),
+        (("gpusage-limit:wallet", "gpusage-limit:wall"), "cap", "a node has not said yet what it has"),
+    ],
+)
+def test_a_pool_is_limited_by_the_weakest_of_its_nodes(comments: tuple[str, str], limited_by: str, why: str) -> None:
+    """A third one has no shares, and so does not count."""
+    nodes = [
+        parse_node({"name": f"n{place}", "gres": "gpu:v100:2,mps:200", "comment": comment})
+        for place, comment in enumerate(comments)
+    ]
+    (pool,) = pools_of([*nodes, node("n3", "gpu:v100:2", limited_by="none")], advisor().catalogue)
+    assert (pool.limited_by, pool.why_no_wall) == (limited_by, why)
+
+
+@pytest.mark.parametrize(
     ("gres", "features", "expected"),
     [
         ("gpu:a100_3g.20gb:2", (), "a100-sxm4-40gb:3g.20gb"),
@@ -95,6 +115,7 @@ def test_what_nodes_have_beside_gpus_is_known_of_each_kind() -> None:
     small, large = pool.node_kinds
     assert (small.cpu_count, small.host_memory_bytes) == (0, 0)
     assert large == NodeKind(
+        has_shares=False,
         partitions=("long",),
         features=small.features,
         cpu_count=8,
@@ -143,15 +164,16 @@ def test_a_feature_named_after_the_type_leads_to_its_pool_only_where_every_node_
     both = [node("n1", "gpu:v100:1", features=("v100", "ib")), node("n2", "gpu:v100:1", features=("v100",))]
     one = [both[0], node("n2", "gpu:v100:1", features=("ib",))]
     assert pools_of(both, advisor().catalogue)[0].feature == "v100"
-    assert pools_of(one, advisor().catalogue)[0].feature is None
+    assert pools_of(one, advisor().catalogue)[0].feature == "ib"  # as true of exactly these nodes as a name
 
 
 @pytest.mark.parametrize(
     ("other", "exact"),
     [
         (("n2", "gpu:h100:1", ("h100",)), "v100"),
-        (("n2", "", ("v100",)), None),  # a job held by the feature alone could land there, on no GPU
-        (("n2", "gpu:h100:1", ("V100",)), None),
+        (("n2", "", ("v100",)), "ib"),  # by the other, a job held by the feature alone could land there, on no GPU
+        (("n2", "gpu:h100:1", ("V100",)), "ib"),
+        (("n2", "gpu:h100:1", ("V100", "ib")), None),
         (("n2", "gpu:v100:1,gpu:h100:1", ("v100",)), None),  # the feature does not tell which of the two
         (("n2", "gpu:v100:1", ()), None),
     ],
@@ -162,6 +184,23 @@ def test_a_feature_holds_a_job_to_a_type_where_it_is_on_exactly_that_types_nodes
     name, gres, features = other
     nodes = [node("n1", "gpu:v100:2", features=("v100", "ib")), node(name, gres, features=features)]
     assert pools_of(nodes, advisor().catalogue)[0].exact_feature == exact
+
+
+def test_a_type_of_which_some_nodes_are_shared_is_shared_there() -> None:
+    """As on a site with a partition for tests, and one node that is cut into slices."""
+    nodes = [
+        node("g1", "gpu:a100:4,mps:400", features=("ampere", "80gb")),
+        node("i1", "gpu:a100:2,gpu:a100_3g.40gb:2", features=("ampere", "80gb")),
+        node("n1", "gpu:h100:8,mps:800", features=("hopper", "80gb")),
+        node("n2", "gpu:h100:8", features=("hopper", "80gb")),
+        node("v1", "gpu:v100:8", features=("volta",)),
+    ]
+    a100, slices, h100, v100 = pools_of(nodes, advisor().catalogue)
+    assert (a100.mps_per_gpu, a100.exact_feature, a100.holding_feature) == (100, None, "ampere")
+    assert (h100.mps_per_gpu, h100.exact_feature, h100.holding_feature) == (100, "hopper", "hopper")
+    assert [kind.has_shares for kind in h100.node_kinds] == [True, False]
+    assert not v100.may_hold_shares
+    assert (slices.mps_per_gpu, slices.exact_feature) == (None, None)
 
 
 def test_gpus_without_a_type_are_known_by_the_nodes_feature() -> None:

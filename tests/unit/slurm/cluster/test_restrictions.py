@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 from gpusage_slurm.cluster.restrictions import (
     gpu_reservations,
     join_reasons,
     limiting_qos,
     partitions_with,
     per_gpu_default_partitions,
+    preemptable_partitions,
+    preemptable_qos,
     whole_node_partitions,
     without_backup,
 )
@@ -68,24 +72,12 @@ RESERVATIONS = """\
 ReservationName=course Nodes=v100-1 CoreCnt=4 TRES=cpu=4,gres/gpu:v100=2 Users=ada State=ACTIVE
 ReservationName=repair Nodes=v100-1 CoreCnt=32 TRES=cpu=32 Users=root State=ACTIVE
 """
-MANAGED = """\
-Current Association Manager state
-
-QOS Records
-
-QOS=normal(1)
-    GrpTRES=
-    MaxTRESPJ=
-    MaxTRESPU=gres/mps=50(0)
-    MinTRESPJ=
-QOS=whole(3)
-    MaxTRESPJ=cpu=64,gres/gpu=8
-    MinTRESPJ=gres/gpu=1
-QOS=small(4)
-    MaxTRESPJ=gres/gpu=1,gres/mps=20
-QOS=wide(5)
-    MaxTRESPJ=gres/mps=100
-"""
+QOS = (
+    {"Name": "normal", "MaxTRESPU": "gres/mps=50"},
+    {"Name": "whole", "MaxTRES": "cpu=64,gres/gpu=8", "MinTRES": "gres/gpu=1"},
+    {"Name": "small", "MaxTRES": "gres/gpu=1,gres/mps=20"},
+    {"Name": "wide", "MaxTRES": "gres/mps=100"},
+)
 
 
 @pytest.mark.parametrize(
@@ -111,21 +103,73 @@ def test_a_reservation_of_gpus_shares_none_and_one_of_nodes_does() -> None:
 
 
 def test_a_qos_that_wants_a_gpu_or_allows_less_than_one_in_shares_stops_them() -> None:
-    """A limit on what a user holds in all is no reason: it counts shares as the site wants them counted."""
-    actual = limiting_qos(MANAGED, 100)
+    actual = limiting_qos(QOS, 100)
     assert actual == {
-        "qos=whole": "quality of service whole stops shares (MinTRESPJ=gres/gpu=1)",
-        "qos=small": "quality of service small stops shares (MaxTRESPJ=gres/mps=20)",
+        "qos=whole": "quality of service whole stops shares (MinTRES=gres/gpu=1)",
+        "qos=small": "quality of service small stops shares (MaxTRES=gres/mps=20)",
     }
     partitions = f"{OLDER.format('gpu', 'NO', 'NO')}\nPartitionName=big QoS=whole OverSubscribe=NO"
     assert partitions_with(lines(partitions), actual) == {"partition=big": f"partition big: {actual['qos=whole']}"}
-    assert limiting_qos("", 100) == {}
+    assert limiting_qos((), 100) == {}
+
+
+def test_jobs_of_a_qos_that_another_may_preempt_keep_whole_gpus() -> None:
+    rows = (
+        {"Name": "urgent", "Preempt": "normal,spare", "PreemptMode": "cluster"},
+        {"Name": "normal", "Preempt": "spare", "PreemptMode": "requeue"},
+        {"Name": "spare", "Preempt": "", "PreemptMode": "cluster"},
+        {"Name": "own", "Preempt": "", "PreemptMode": "cancel,within"},
+    )
+    actual = preemptable_qos(rows, {"preempttype": "preempt/qos", "preemptmode": "REQUEUE"})
+    assert [*actual] == ["qos=normal", "qos=spare", "qos=own"]
+    assert actual["qos=normal"] == (
+        "jobs of quality of service urgent preempt those of quality of service normal, "
+        "and each share would free only a part of a GPU"
+    )
+    assert preemptable_qos(rows, {"preempttype": "preempt/partition_prio"}) == {}
+    within = {"preempttype": "preempt/qos", "preemptmode": "REQUEUE,WITHIN"}
+    assert "qos=urgent" in preemptable_qos(rows, within)
+
+
+def test_a_partition_keeps_whole_gpus_if_a_higher_one_on_its_gpus_may_preempt_its_jobs() -> None:
+    text = "\n".join(
+        f"PartitionName={name} PriorityTier={tier} PreemptMode={mode}"
+        for name, tier, mode in [
+            ("high", 9, "REQUEUE"),
+            ("low", 1, "REQUEUE"),
+            ("kept", 1, "OFF"),
+            ("far", 2, "CANCEL"),
+        ]
+    )
+    kinds = (NodeKind(partitions=("high", "kept", "low")), NodeKind(partitions=("far",)))
+    pools = (replace(POOL, node_kinds=kinds),)
+    actual = preemptable_partitions(lines(text), pools, {"preempttype": "preempt/partition_prio"})
+    assert [*actual] == ["partition=low"]
+    assert "jobs in partition high preempt those in partition low" in actual["partition=low"]
+    assert preemptable_partitions(lines(text), pools, {"preempttype": "preempt/none"}) == {}
 
 
 def test_a_script_says_where_it_will_run() -> None:
     """So that `gpusage validate` knows it too."""
     fields = read_script("#!/bin/sh\n#SBATCH --reservation=course -q short\n")
-    assert read_request(fields).scopes == ("reservation=course", "qos=short")
+    assert read_request(fields).scopes == ("reservation=course", "qos=short", "account=")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (
+            {"account": "lab", "default_account": "own", "qos": "short"},
+            ("qos=short", "account=lab", "account=lab user=7"),
+        ),
+        ({"default_account": "own", "default_qos": "long"}, ("qos=long", "account=own", "account=own user=7")),
+        ({}, ("qos=normal", "account=")),
+    ],
+)
+def test_a_job_that_names_no_account_or_qos_runs_under_its_default(
+    fields: dict[str, str], expected: tuple[str, ...]
+) -> None:
+    assert read_request({"user_id": "7", **fields}).scopes == expected
 
 
 def test_a_job_in_such_a_place_finds_nothing_to_share() -> None:

@@ -7,6 +7,7 @@ from datetime import datetime
 import pytest
 
 from gpusage_slurm import scontrol
+from gpusage_slurm.jobs import restore
 from gpusage_slurm.jobs.restore import OUT_OF_MEMORY, find_out_of_memory_jobs
 
 SHARE = {
@@ -21,6 +22,7 @@ SHARE = {
     "EndTime": "2026-11-22T10:05:00",
     "SubmitTime": "2026-11-22T09:00:00",
     "tres-per-node": "gres/mps:40",
+    "Feature": "",
     "Comment": "gpusage: model=m.onnx",
     "admin_comment": "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40 | cheap",
 }
@@ -109,3 +111,58 @@ def test_a_failed_job_is_never_run_again_and_says_why(
     monkeypatch.setattr(scontrol, "run_bytes", lambda *words: listed([job], *words))
     (starved,) = find_out_of_memory_jobs()
     assert why in starved.final
+
+
+SLICE = {**SHARE, "tres-per-node": "gres/gpu:3g.20gb:1"}
+SLICE["admin_comment"] = SHARE["admin_comment"].replace("gres/mps:40", "gres/gpu:3g.20gb:1, else h100")
+
+
+def test_a_slice_whose_memory_was_too_small_is_told_and_a_typed_gpu_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    slices = [
+        {**SLICE, "JobArrayID": "7", "Comment": OUT_OF_MEMORY},
+        {**SLICE, "JobArrayID": "8", "Comment": OUT_OF_MEMORY},
+    ]
+    slices[1]["tres-per-node"] = "gres/gpu:h100:1"
+    assert ids_of_starved(slices, monkeypatch) == ["7"]
+
+
+def updates_of(jobs: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Return what slurmctld is told when the requeue of job ``5_2`` is completed."""
+    told: list[tuple[str, ...]] = []
+    monkeypatch.setattr(scontrol, "run_bytes", lambda *words: listed(jobs, *words))
+    monkeypatch.setattr(restore, "update_job", lambda *words: told.append(words))
+    (starved,) = find_out_of_memory_jobs()
+    assert restore.complete_requeue(starved.job, "so")
+    return told
+
+
+WAITS = {"StateCompact": "PD", "StartTime": "N/A", "SubmitTime": "2026-11-22T10:05:00"}
+REQUEUED = {**WAITS, "JobArrayID": "5_2", "RestartCnt": "1", "Comment": f"mine{AGAIN}"}
+
+
+@pytest.mark.parametrize("by_epilog", [True, False], ids=["by its epilog", "by gpusaged"])
+def test_the_tasks_of_an_array_that_wait_are_whole_after_its_first_miss(
+    monkeypatch: pytest.MonkeyPatch, *, by_epilog: bool
+) -> None:
+    """Those that run, and those that have ended, stay as they are."""
+    held = "gres/gpu:1" if by_epilog else "gres/mps:40"
+    jobs = [
+        {**SHARE, **REQUEUED, "tres-per-node": held},
+        {**SHARE, **WAITS, "JobArrayID": "5_[3-9]", "tres-per-node": held},
+    ]
+    jobs += [{**SHARE, "JobArrayID": "5_1", "StateCompact": "R"}, {**SHARE, "JobArrayID": "5_0", "StateCompact": "CD"}]
+    told = {words[0]: words[1:] for words in updates_of(jobs, monkeypatch)}
+    assert [*told] == ["5_[3-9]", "5_2"]
+    for job_id, settings in told.items():
+        assert ("Gres=gpu:1" in settings) is not by_epilog
+        assert ("StartTime=now+10" in settings) is (not by_epilog and job_id == "5_2")
+        assert any(" BACK gres/mps:40 -> gres/gpu:1 | so" in each for each in settings)
+
+
+@pytest.mark.parametrize("held", ["gres/gpu:3g.20gb:1", "gres/gpu:h100:1"])
+def test_a_slice_that_was_too_small_becomes_the_gpu_that_its_mark_names(
+    held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (settings,) = updates_of([{**SLICE, **REQUEUED, "tres-per-node": held}], monkeypatch)
+    assert ("Gres=gpu:h100:1" in settings) is (held == "gres/gpu:3g.20gb:1")
+    assert any(" BACK gres/gpu:3g.20gb:1, else h100 -> gres/gpu:h100:1 | so" in each for each in settings)

@@ -8,7 +8,7 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage_hooks.managers import Context
-from gpusage_hooks.types import Cluster, Code, Decision, DecisionRequest, GpuPool, Job, RenderedDecision
+from gpusage_hooks.types import Cluster, Code, Decision, DecisionRequest, GpuPool, Job, NodeKind, RenderedDecision
 from gpusage_hooks.units import GIB
 from gpusage_slurm import plugin
 from gpusage_slurm.jobs.placement import constraint_without_types
@@ -72,7 +72,11 @@ def test_a_slice_is_asked_for_by_its_type_and_nothing_else_is_set() -> None:
     job = job_of(tres_per_node="gres:nvme:1", tres_per_job="gres/gpu:1")
     rendered_job = rendered(job, slice_type="3g.20gb")
     assert rendered_job.after == "gres/gpu:3g.20gb:1"
-    assert rendered_job.fields == {"set.gres": "gpu:3g.20gb:1,gres:nvme:1", "set.tres_per_job": ""}
+    held = {"set.gres": "gpu:3g.20gb:1,gres:nvme:1", "set.tres_per_job": "", "env.GPUSAGE_DECISION": "gpu:3g.20gb:1"}
+    assert rendered_job.fields == held
+    larger = rendered(job, slice_type="3g.20gb", preferred_gpus=("h100", "v100"), repeatable=False)
+    assert larger.after == "gres/gpu:3g.20gb:1, else h100"
+    assert larger.fields == {**held, "env.GPUSAGE_RESCUE": "no"}
 
 
 def test_a_job_that_may_use_more_threads_than_its_share_carries_how_many() -> None:
@@ -167,7 +171,7 @@ def test_where_no_feature_can_hold_the_type_the_gpu_stays_whole(fields: dict[str
     assert trouble in (rendered_job.trouble or "")
 
 
-BOTH = (POOLS[0], dataclasses.replace(POOLS[1], exact_feature="hopper"), ODD)
+BOTH = (POOLS[0], dataclasses.replace(POOLS[1], exact_feature="hopper"), dataclasses.replace(ODD, mps_per_gpu=100))
 
 
 @pytest.mark.parametrize(
@@ -195,10 +199,21 @@ def test_a_share_that_binds_is_a_constraint_and_its_units_are_those_types(
 )
 def test_a_job_that_cannot_be_bound_keeps_its_gpu(fields: dict[str, str], types: tuple[str, ...]) -> None:
     job = job_of(tres_per_node="gres:gpu:1", **fields)
-    pools = (*BOTH[:2], dataclasses.replace(ODD, mps_per_gpu=100))
-    rendered_job = rendered(job, pools=pools, mps_thread_percent=50, required_gpus=types)
+    rendered_job = rendered(job, pools=BOTH, mps_thread_percent=50, required_gpus=types)
     assert not rendered_job.fields
     assert rendered_job.trouble == f"it is decided for {', '.join(types)} only, to which this job cannot be bound"
+
+
+@pytest.mark.parametrize("request_type", ["", "v100"])
+def test_a_share_needs_no_feature_where_only_its_types_can_be_shared(request_type: str) -> None:
+    """gres/mps starts only where it is, and an H100 without it gets none."""
+    gpus = f"gres:gpu:{request_type}:1" if request_type else "gres:gpu:1"
+    unshared = dataclasses.replace(POOLS[1], mps_per_gpu=None, node_kinds=(NodeKind(has_shares=False),))
+    alone = dataclasses.replace(POOLS[0], exact_feature=None)
+    wanted = {"gpu_type": request_type} if request_type else {"required_gpus": ("v100",)}
+    rendered_job = rendered(job_of(tres_per_node=gpus), pools=(alone, unshared), mps_thread_percent=50, **wanted)
+    assert (rendered_job.after, rendered_job.fields["set.gres"]) == ("gres/mps:50", "mps:50")
+    assert "set.features" not in rendered_job.fields
 
 
 def test_where_no_gpu_can_be_shared_nothing_changes() -> None:

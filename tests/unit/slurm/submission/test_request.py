@@ -18,17 +18,20 @@ from gpusage_slurm.tres import Tres, parse_tres, without_gpus
 CONTEXT = Context(settings=SlurmSettings(), catalogue=builtin_catalogue())
 ONE_GPU = {"tres_per_node": "gres:gpu:1"}
 
+UNNAMED = ("qos=normal", "account=")
+"""The scopes of a job that names neither."""
+
 
 @pytest.mark.parametrize(
     "text", ["gres:gpu:1", "gres/gpu:1", "gres/gpu=1", "gres:gpu", "gres/gpu", "gres:GPU:1", " gres:gpu:1 "]
 )
 def test_every_spelling_of_one_gpu_is_one_gpu(text: str) -> None:
-    assert read_request({"tres_per_node": text}) == GpuRequest(gpu_count=1)
+    assert read_request({"tres_per_node": text}) == GpuRequest(gpu_count=1, scopes=UNNAMED)
 
 
 @pytest.mark.parametrize("text", ["gres:gpu:v100:1", "gres/gpu:v100:1", "gres/gpu:v100=1", "gres:gpu:v100"])
 def test_a_type_that_the_user_named_is_kept(text: str) -> None:
-    assert read_request({"tres_per_node": text}) == GpuRequest(gpu_count=1, gpu_type="v100")
+    assert read_request({"tres_per_node": text}) == GpuRequest(gpu_count=1, gpu_type="v100", scopes=UNNAMED)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_what_a_share_would_break_is_said_in_the_users_words(fields: dict[str, s
     ],
 )
 def test_an_ordinary_job_has_no_obstacle(fields: dict[str, str]) -> None:
-    assert read_request({"tres_per_node": "gres:gpu:1", **fields}) == GpuRequest(gpu_count=1)
+    assert read_request({"tres_per_node": "gres:gpu:1", **fields}) == GpuRequest(gpu_count=1, scopes=UNNAMED)
 
 
 @pytest.mark.parametrize("place", ["tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task"])
@@ -107,7 +110,7 @@ def test_a_list_that_is_longer_than_people_write_is_not_read(place: str) -> None
 
 
 def test_a_job_without_gpus_has_no_obstacles_either() -> None:
-    assert read_request({"shared": "0", "het": "1"}) == GpuRequest(gpu_count=0)
+    assert read_request({"shared": "0", "het": "1"}) == GpuRequest(gpu_count=0, scopes=UNNAMED)
 
 
 @pytest.mark.parametrize(

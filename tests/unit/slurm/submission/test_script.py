@@ -11,6 +11,9 @@ from gpusage_slurm.install.lua_scripts import LUA_FOLDER
 from gpusage_slurm.submission.request import parse_submission, read_request
 from gpusage_slurm.submission.script import PILOT_WORDS, read_directives, read_script
 
+UNNAMED = ("qos=normal", "account=")
+"""The scopes of a job that names neither."""
+
 
 def script(*directives: str) -> str:
     return "\n".join(["#!/bin/bash", *(f"#SBATCH {line}" for line in directives), "", "srun python train.py", ""])
@@ -69,7 +72,7 @@ def test_a_number_that_no_job_has_is_left_to_slurm() -> None:
 
 
 def test_a_later_directive_wins() -> None:
-    assert read_request(read_script(script("--gres=gpu:4", "--gres=gpu:1"))) == GpuRequest(gpu_count=1)
+    assert read_request(read_script(script("--gres=gpu:4", "--gres=gpu:1"))) == GpuRequest(gpu_count=1, scopes=UNNAMED)
 
 
 def test_directives_end_where_the_commands_begin() -> None:
@@ -110,7 +113,7 @@ def test_a_script_is_a_submission_and_fields_given_beside_it_win() -> None:
         DecisionRequest(manager="slurm", fields={"partition": "gpu"}, script=text, origin="train.sh")
     )
     assert job is not None
-    assert job.request == GpuRequest(gpu_count=1, partitions=("gpu",))
+    assert job.request == GpuRequest(gpu_count=1, partitions=("gpu",), scopes=UNNAMED)
     assert job.model_request is not None
     assert job.submission.fields["partition"] == "gpu"
     assert job.submission.origin == "train.sh"

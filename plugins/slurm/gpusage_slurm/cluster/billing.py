@@ -1,0 +1,76 @@
+"""What partitions bill: the weights of GPUs and of shares in TRESBillingWeights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_slurm.scontrol import Line
+
+GPU, SHARES = "gres/gpu", "gres/mps"
+# A weight with a unit, 0.25G, is of memory.
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
+# Admins round weights.
+_TOLERANCE = 0.01
+
+
+def is_gpu_resource(name: str) -> bool:
+    """Return whether *name* is that of GPUs, ``gres/gpu`` or ``gres/gpu:a100``; ``gres/gpumem`` is not."""
+    return name.partition(":")[0] == GPU
+
+
+def billing_weights(partition: Line) -> Mapping[str, float]:
+    """Return the weights in ``CPU=1.0,Mem=0.25G,GRES/gpu=100`` that are plain numbers, by their names in lower case."""
+    pairs = (word.partition("=") for word in partition.get("TRESBillingWeights", "").split(","))
+    return {name.lower(): float(value) for name, _, value in pairs if _NUMBER.fullmatch(value)}
+
+
+def highest_weights(partitions: Iterable[Line]) -> Mapping[str, float]:
+    """Return the highest weight of each resource in any of the *partitions*."""
+    highest: dict[str, float] = {}
+    for partition in partitions:
+        for name, weight in billing_weights(partition).items():
+            highest[name] = max(weight, highest.get(name, 0.0))
+    return highest
+
+
+def with_billing_weights(cluster: Cluster, partitions: Sequence[Line]) -> Cluster:
+    """Return *cluster* with the billing weight of a GPU of each pool, by its most expensive partition."""
+    weights = {partition["PartitionName"]: billing_weights(partition) for partition in partitions}
+    pools = []
+    for pool in cluster.pools:
+        there = [weights[name] for name in pool.partitions or weights if name in weights]
+
+        # A weight of the type's own counts in place of the general one.
+        typed = f"{GPU}:{pool.site_type.lower()}"
+        weights_there = [each.get(typed, each.get(GPU)) for each in there]
+        pools.append(replace(pool, billing_weight=max((each for each in weights_there if each), default=None)))
+    return replace(cluster, pools=tuple(pools))
+
+
+def wrong_weights(partitions: Sequence[Line], pools: Sequence[GpuPool], unbilled_gpu: float = 0.0) -> Iterator[str]:
+    """Yield the weight to set for each partition that bills GPUs, but not shares in proportion.
+
+    A GPU of several types is billed by its highest weight, for a share names no type.
+
+    Args:
+        partitions: As `scontrol show partitions` describes them.
+        pools: The cluster's.
+        unbilled_gpu: The weight that a GPU should have where it has none; 0 for none.
+    """
+    for partition in partitions:
+        weights = billing_weights(partition)
+        gpu = max((value for key, value in weights.items() if is_gpu_resource(key)), default=0.0)
+        name = partition["PartitionName"]
+        units = {pool.mps_per_gpu for pool in pools if name in (pool.partitions or (name,)) and pool.mps_per_gpu}
+        if not (gpu or unbilled_gpu) or not units:
+            continue
+
+        # A share is billed as its part of a GPU: a GPU's weight, divided by its units.
+        wanted = (gpu or unbilled_gpu) / min(units)
+        if not gpu:
+            yield f"GRES/gpu={unbilled_gpu:g},GRES/mps={wanted:g} in partition {name}"
+        elif abs(weights.get(SHARES, 0.0) - wanted) > _TOLERANCE * wanted:
+            yield f"GRES/mps={wanted:g} in partition {name}"

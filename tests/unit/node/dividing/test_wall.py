@@ -1,0 +1,239 @@
+"""A wall around a job's memory: `gpusage-mps` with a stand-in for nvidia-smi, and trees like the kernel's.
+
+The stand-in keeps a limit in a file of the cgroup, as the kernel would; on real Slurm tests/slurm tries the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import gpusage_slurm
+from gpusage.node.dividing.granted import read_granted
+from gpusage.node.dividing.programs import Offers, parse_offers
+from mps import GPU, PROGRAM, commands_sent, control_in, waiting_for_cgroups
+from waiting import LIMIT_S, wait_until
+
+NODE = Path(gpusage_slurm.__file__).parent / "node"
+PART_MIB = 32_032  # 40 % of 81,559 MiB less 256 and less 1,223
+SMI = """#!/bin/sh
+case $* in
+    "memory-limits --help") [ -z "${OLD:-}" ] && echo "  --hard-limit MIB" ;;
+    *--set*) [ -z "${REFUSES:-}" ] && sleep "${SLOW_S:-0}" && echo "$6 $8" >"$4/limit" ;;
+    *--get*) echo "Hard limit: $(cut -d ' ' -f 2 "$4/limit") MiB" ;;
+    *mig.mode*) printf '%b\\n' "${MIG:-[N/A]}" ;;
+    *driver_version*) echo 570.86.10 ;;
+    *) echo "GPU-8932f937-d72c-4106, 81559" ;;
+esac
+"""
+
+
+class Node:
+    """A node on which Slurm has made its scope, and a job's cgroup once the job has started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.cgroups, self.proc = folder / "mps", folder / "cgroup", folder / "proc"
+        self.scope = self.cgroups / "system.slice" / "slurmstepd.scope"
+        self.scope.mkdir(parents=True)
+        for group in (self.cgroups, self.scope.parent, self.scope):
+            (group / "cgroup.controllers").write_text("cpu memory dmem\n")
+            (group / "cgroup.subtree_control").write_text("cpu memory\n")
+        self.proc.mkdir()
+        (folder / "bin").mkdir()
+        (folder / "bin" / "nvidia-smi").write_text(SMI)
+        (folder / "bin" / "nvidia-smi").chmod(0o755)
+        self.control = control_in(folder)
+        self.environment = {
+            "PATH": f"{folder}/bin:{os.environ['PATH']}",
+            "GPUSAGE_MPS_FOLDER": str(self.root),
+            "GPUSAGE_MPS_CONTROL": str(self.control),
+            "GPUSAGE_CGROUP_FOLDER": str(self.cgroups),
+            "GPUSAGE_PROC_FOLDER": str(self.proc),
+            "GPUSAGE_CUDA_LIBRARY": "/none.so",
+            "GPUSAGE_LIMIT_S": "60",
+            "GPUSAGE_PROLOG_LIMIT_S": "60",
+        }
+
+    def run(self, *command: str | Path, **environment: str) -> str:
+        """Return what *command* prints; whatever happens, it ends well."""
+        done = subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env={**self.environment, "SLURM_JOB_ID": "7", **environment},
+        )
+        assert done.stderr == ""
+        return done.stdout
+
+    def prolog(self, **environment: str) -> None:
+        """Run the prolog of job 7, which has 40 % of a GPU."""
+        share = {"CUDA_VISIBLE_DEVICES": GPU, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", "SLURM_JOB_UID": "1000"}
+        self.run(NODE / "prolog.sh", **share, **environment)
+
+    def task_prolog(self) -> str:
+        """Return what the task prolog prints for a task of job 7."""
+        ours = {"GPUSAGE_NOTICE": "no", "GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
+        return self.run(NODE / "task_prolog.sh", **ours, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=6144M")
+
+    def start_step(self, title: str = "7.batch", *, name: str = "job_7", program: str = "slurmstepd-wlm") -> Path:
+        """Let a step's slurmstepd begin, and return the job's cgroup."""
+        (self.scope / name / "step_batch" / "slurm").mkdir(parents=True, exist_ok=True)
+        process = self.proc / str(100 + len([*self.proc.iterdir()]))
+        process.mkdir()
+        (process / "exe").symlink_to(f"/usr/sbin/{program}")
+        (process / "status").write_text(f"Name:\t{program}\nUid:\t{os.getuid()}\t0\t0\t0\n")
+        (process / "cgroup").write_text(f"0::/system.slice/slurmstepd.scope/{name}/step_batch/slurm\n")
+        (process / "cmdline").write_text(f"slurmstepd-wlm: [{title}]\0")  # the last: who sees it reads the others
+        return self.scope / name
+
+    def state(self) -> str:
+        """Return the first word of what `walls/7` says; empty where no wall was announced."""
+        file = self.root / "walls" / "7"
+        return file.read_text().split()[0] if file.exists() else ""
+
+    def held(self) -> tuple[str, int | None, str]:
+        """Return what limits the memory of job 7, and to how many MiB, and its trouble."""
+        granted = read_granted("7", folder=self.root)
+        assert granted is not None
+        limit = granted.memory_limit_bytes
+        return granted.limited_by, limit and limit >> 20, granted.trouble
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["job_7", "s1QK7JX2Z2R400"])  # 26.05 names a job's cgroup by its SLUID
+def test_a_share_is_a_wall_before_its_first_task_runs(node: Node, name: str) -> None:
+    node.prolog()
+    assert node.state() == "wait"
+    cgroup = node.start_step(name=name)
+    printed = node.task_prolog()
+    assert (cgroup / "limit").read_text() == f"0 {PART_MIB}\n"
+    assert node.state() == "wall"
+    assert node.held()[:2] == ("wall", PART_MIB)
+    # Beside a wall, a limit of MPS would show a program the whole GPU's size.
+    assert "unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" in printed
+    assert "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in printed
+
+
+def test_each_folder_above_the_job_hands_dmem_down_and_the_job_does_not(node: Node) -> None:
+    node.prolog()
+    cgroup = node.start_step()
+    (cgroup / "cgroup.controllers").write_text("dmem\n")
+    wait_until(lambda: node.state() == "wall")
+    for group in (node.cgroups, node.scope.parent, node.scope):
+        assert (group / "cgroup.subtree_control").read_text() == "+dmem\n"
+    assert not (cgroup / "cgroup.subtree_control").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"REFUSES": "yes"}, "the driver did not take the limit of the job's cgroup"),
+        ({"SLOW_S": "4"}, "the job's memory was limited "),
+    ],
+)
+def test_a_task_waits_two_seconds_at_most_and_then_has_a_cap(node: Node, environment: dict[str, str], why: str) -> None:
+    node.prolog(**environment)
+    node.start_step()
+    began_s = time.monotonic()
+    printed = node.task_prolog()
+    assert time.monotonic() - began_s < 4
+    assert f"export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={PART_MIB}M" in printed
+    wait_until(lambda: node.state() != "wait")
+    limited_by, limit_mib, trouble = node.held()
+    assert (limited_by, limit_mib) == ("cap" if "REFUSES" in environment else "wall", PART_MIB)
+    assert trouble.startswith(why)
+
+
+def test_a_title_that_a_user_forged_is_not_believed(node: Node) -> None:
+    node.prolog()
+    node.start_step(name="job_8", program="python3")
+    time.sleep(0.2)
+    assert node.state() == "wait"
+    node.start_step()
+    wait_until(lambda: node.state() == "wall")
+    assert not (node.scope / "job_8" / "limit").exists()
+
+
+def test_a_job_that_ends_first_ends_who_waits_for_it(node: Node) -> None:
+    node.prolog()
+    waiting = waiting_for_cgroups(node.root)
+    assert len(waiting) == 1
+    node.run(NODE / "epilog.sh")
+    wait_until(lambda: not waiting_for_cgroups(node.root))
+    assert node.state() == ""
+
+
+def test_a_requeued_job_has_a_wall_of_its_own_and_a_part_that_is_given_back_none(node: Node) -> None:
+    node.prolog()
+    cgroup = node.start_step()
+    wait_until(lambda: node.state() == "wall")
+    node.run(NODE / "epilog.sh")
+    assert node.state() == ""
+    (cgroup / "limit").unlink()
+    assert "MEM_LIMIT=" not in node.task_prolog()
+    node.prolog()
+    wait_until(lambda: node.state() == "wall")
+    assert (cgroup / "limit").read_text() == f"0 {PART_MIB}\n"
+
+
+def test_a_run_that_was_requeued_does_not_speak_for_the_next(node: Node) -> None:
+    node.prolog()
+    first = waiting_for_cgroups(node.root)
+    node.prolog()  # its epilog was lost
+    wait_until(lambda: not {*first} & {*waiting_for_cgroups(node.root)})
+    assert len(waiting_for_cgroups(node.root)) == 1
+
+
+def test_a_job_that_mps_does_not_serve_has_a_wall_too(node: Node) -> None:
+    node.prolog(GPUSAGE_MPS_CONTROL="no-such-program")
+    node.start_step()
+    wait_until(lambda: node.state() == "wall")
+    assert node.held() == ("wall", PART_MIB, "MPS is not on this node")
+
+
+def test_a_namespace_has_no_memory_limit_beside_a_wall(node: Node) -> None:
+    node.prolog(GPUSAGE_MPS_PROTOCOL="3", STANDIN_VERSION="13040")
+    sets = [line for line in commands_sent(node.control) if line.startswith("namespace set")]
+    assert len(sets) == 1
+    assert "--pinned-memory-limit" not in sets[0]
+
+
+@pytest.mark.parametrize(
+    ("environment", "offered"),
+    [
+        ({}, Offers(limited_by="wall")),
+        ({"MIG": "Enabled\\nDisabled"}, Offers(limited_by="wall")),
+        ({"OLD": "1"}, Offers(because="the driver limits no cgroup's memory, as it does since r615 (here 570.86.10)")),
+        ({"MIG": "Enabled"}, Offers(because="the GPU is divided by MIG, in hardware")),
+        ({"GPUSAGE_CGROUP_FOLDER": "/none"}, Offers(because="cgroup v2 is not at /none")),
+    ],
+    ids=["all is there", "one GPU without MIG", "an old driver", "MIG", "cgroup v1"],
+)
+def test_a_node_says_what_limits_memory_and_why_not_more(
+    node: Node, environment: dict[str, str], offered: Offers
+) -> None:
+    without_mps = {"GPUSAGE_MPS_CONTROL": "no-such-program"}
+    assert parse_offers(node.run(PROGRAM, "offers", **without_mps, **environment)) == offered
+    with_mps = parse_offers(node.run(PROGRAM, "offers", **environment))
+    assert with_mps.limited_by == ("wall" if offered.limited_by == "wall" else "cap")
+    assert with_mps.because == offered.because
+
+
+def test_a_node_whose_jobs_slurm_keeps_in_no_cgroup_has_no_wall(node: Node) -> None:
+    node.scope.rename(node.scope.with_name("sshd.service"))
+    node.prolog()
+    assert node.state() == ""
+    assert json.loads((node.root / "granted" / "7.json").read_text())["limited_by"] == "cap"
+    offers = parse_offers(node.run(PROGRAM, "offers"))
+    assert offers.because == "Slurm keeps its jobs in no cgroup v2 (slurmstepd.scope)"
