@@ -124,7 +124,7 @@ def test_of_an_array_only_the_tasks_that_ran_lack_memory(sandbox: Sandbox) -> No
         release(sandbox, array)
         ended = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 7)]
     assert 1 <= sum(int(task["Restarts"]) for task in ended) <= 2
-    array = shared(sandbox, "--array=1-3%1", script=f"{STARVES}\nsleep 2")
+    array = shared(sandbox, "--array=1-3%1", script=f"sleep 3\n{STARVES}")
     release(sandbox, array)
     tasks = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 4)]
     assert [task["Restarts"] for task in tasks] == ["1", "0", "0"]
