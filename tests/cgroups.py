@@ -12,11 +12,9 @@ import subprocess
 from pathlib import Path
 
 from gpusage_sandboxes import processes
-from gpusage_sandboxes.slurm import Sandbox
+from gpusage_sandboxes.layout import SandboxNode
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox
 from mps import STANDINS
-
-SETTINGS = ("ProctrackType=proctrack/cgroup",)
-"""Lines of slurm.conf for `ClusterPlan`."""
 
 
 def unified_folder() -> Path | None:
@@ -27,15 +25,19 @@ def unified_folder() -> Path | None:
     return None
 
 
-def use_cgroups(sandbox: Sandbox, unified: Path) -> None:
-    """Restart *sandbox* so that each of its jobs has a cgroup below *unified*, in a folder of the sandbox's own.
+def plan_of_own(gpu_type: str, gpu_count: int) -> ClusterPlan:
+    """Return a plan of one node whose name, and so whose folder of cgroups, no other sandbox of this host has."""
+    name = f"{gpu_type}-{random.randrange(1 << 32):08x}"
+    return ClusterPlan(nodes=(SandboxNode(name=name, gpu_type=gpu_type, gpu_count=gpu_count),))
 
-    The jobs' numbers begin anywhere: sandboxes of one host take each other's jobs for theirs.
+
+def use_cgroups(sandbox: Sandbox, unified: Path) -> None:
+    """Restart *sandbox*, which has one node, so that each of its jobs has a cgroup below *unified*.
+
+    The jobs' numbers begin anywhere: `gpusage-mps` knows a job on its host by its number.
     """
     layout = sandbox.layout
-    group = unified / layout.folder.name
-    group.mkdir()
-    settings = ("CgroupPlugin=cgroup/v2", f"CgroupMountpoint={group}", "IgnoreSystemd=yes")
+    settings = ("CgroupPlugin=cgroup/v2", f"CgroupMountpoint={unified}", "IgnoreSystemd=yes")
     (layout.etc / "cgroup.conf").write_text("".join(f"{line}\n" for line in settings))
     text = layout.slurm_conf.read_text().replace("proctrack/linuxproc", "proctrack/cgroup")
     layout.slurm_conf.write_text(f"{text}FirstJobId={random.randrange(10_000, 50_000_000)}\n")
@@ -44,20 +46,24 @@ def use_cgroups(sandbox: Sandbox, unified: Path) -> None:
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     sandbox.restart_controller()
     for node in sandbox.nodes():
-        restart_node(sandbox, node)
+        restart_node(sandbox, node, unified)
     sandbox.wait_for_nodes()
 
 
-def restart_node(sandbox: Sandbox, node: str) -> None:
+def restart_node(sandbox: Sandbox, node: str, unified: Path) -> None:
     """End the slurmd of *node*, if it runs, and start it so that its jobs have cgroups."""
     pid = sandbox.pid(node)
     processes.end([pid] if pid else [], grace_s=10)
     preload = {"LD_PRELOAD": str(sandbox.layout.state / "unified_cgroups.so")}
     sandbox.run("slurmd", "-N", node, "-d", str(sandbox.installation.slurmstepd), environment=preload)
+    # Where systemd starts it, slurmd is in no folder of the jobs; those of 24.11 would be below its own.
+    scope = unified / "system.slice" / f"{node}_slurmstepd.scope"
+    own = scope / "slurmd" / "cgroup.procs"
+    sandbox.wait_for(lambda: own.exists() and str(sandbox.pid(node)) in own.read_text().split(), "slurmd has a cgroup")
+    (scope / "cgroup.procs").write_text(str(sandbox.pid(node)))
 
 
-def remove_cgroups(sandbox: Sandbox, unified: Path) -> None:
-    """Remove what `use_cgroups` made; the sandbox is down."""
-    group = unified / sandbox.layout.folder.name
-    for folder, _, _ in os.walk(group, topdown=False):
+def remove_cgroups(unified: Path, node: str) -> None:
+    """Remove the cgroups of *node*, whose sandbox is down."""
+    for folder, _, _ in os.walk(unified / "system.slice" / f"{node}_slurmstepd.scope", topdown=False):
         Path(folder).rmdir()

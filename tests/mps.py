@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -36,3 +37,16 @@ def commands_sent(control: Path) -> list[str]:
     """Return what the stand-in *control* was told."""
     log = control.with_name(f"{control.name}.log")
     return log.read_text().splitlines() if log.exists() else []
+
+
+def waiting_for_cgroups(folder: Path) -> list[int]:
+    """Return the processes `gpusage-mps wall` of the node whose `gpusage-mps` writes to *folder*."""
+    mark = os.fsencode(f"GPUSAGE_MPS_FOLDER={folder}\0")
+
+    def waits(process: Path) -> bool:
+        try:
+            return b"\0wall\0" in (process / "cmdline").read_bytes() and mark in (process / "environ").read_bytes()
+        except OSError:  # it has just ended
+            return False
+
+    return [int(process.name) for process in Path("/proc").glob("[0-9]*") if waits(process)]

@@ -150,6 +150,12 @@ def remove_cgroup(folder: Path) -> None:
     folder.rmdir()
 
 
+def can_mount() -> bool:
+    """Return whether this user can make a mount namespace and mount in it."""
+    done = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], check=False, capture_output=True)
+    return done.returncode == 0
+
+
 def stand_in_tree(folder: Path, *cgroups: str) -> Path:
     """Return plain folders like cgroup v2's: a process is where its number, or its parent's, was written last."""
     for cgroup in ("", *cgroups):
@@ -160,14 +166,4 @@ def stand_in_tree(folder: Path, *cgroups: str) -> Path:
         for file in ("cgroup.procs", "cgroup.subtree_control"):
             (path / file).touch()
     (folder / "cgroup.controllers").write_text("cpuset cpu io memory pids misc\n")
-    return folder
-
-
-def freezer_as_v2(folder: Path, node: str) -> Path:
-    """Return a folder that looks like cgroup v2 to gpusage, in which Slurm's jobs on *node* are those of v1's freezer.
-
-    Slurm's plugin for v2 starts on no host that has v1 as well; its plugin for v1 does.
-    """
-    stand_in_tree(folder, f"system.slice/{node}_slurmstepd.scope")
-    (folder / f"slurm_{node}").symlink_to(HIERARCHIES[0] / f"slurm_{node}")
     return folder

@@ -6,7 +6,7 @@ import http.client
 import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gpusage.boundary.operating_system import user_name
+from gpusage_sandboxes.gpusaged import start_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.accounting import ACCOUNT
 from gpusage_sandboxes.slurm.creation import install_plugin
@@ -26,21 +27,23 @@ MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"--comment=model={MODELS}/dlrm.onnx,batch=8,mode=infer"
 NO_LIMIT = "billing=-1,gres/gpu=-1,gres/mps=-1"
 BILLED = "PartitionName=billed Nodes=ALL TRESBillingWeights=CPU=0,GRES/gpu=100"
+PREEMPTS = "PreemptType=preempt/qos\nPreemptMode=REQUEUE"
+WHOLE, SHARE = "gpu:1", "mps:25"
 
 
 @pytest.fixture(scope="module")
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with books, where GPUs are billed and gpusage was installed a moment ago."""
-    plan = ClusterPlan(nodes=parse_nodes("1xv100:2"), accounting=True, settings=(BILLED,))
+    plan = ClusterPlan(nodes=parse_nodes("1xv100:2"), accounting=True, settings=(BILLED, PREEMPTS))
     with start_sandbox(plan, release=slurm_release) as sandbox:
         install_plugin(sandbox, "enforce", GENEROUS)
         yield sandbox
 
 
-def accounting(sandbox: Sandbox) -> dict[str, str]:
-    """Return what doctor says of the books."""
+def doctor(sandbox: Sandbox, name: str) -> dict[str, str]:
+    """Return what doctor says of one thing."""
     document = json.loads(sandbox.run("gpusage", "slurm", "doctor", "--json", check=False).stdout)
-    (check,) = (each for each in document["checks"] if each["check"] == "accounting")
+    (check,) = (each for each in document["checks"] if each["check"] == name)
     expected: dict[str, str] = check
     return expected
 
@@ -84,7 +87,7 @@ def states(sandbox: Sandbox, limit: str, *jobs: tuple[str, ...]) -> list[tuple[s
 
     def looked_at() -> list[tuple[str, str]] | None:
         seen = rows(sandbox, names)
-        return seen if all(state == "R" or reason.startswith("Assoc") for state, reason in seen) else None
+        return seen if all(state == "R" or reason.startswith(("Assoc", "QOS")) for state, reason in seen) else None
 
     try:
         return wait_until(looked_at, lambda: rows(sandbox, names))
@@ -106,11 +109,11 @@ def conf(sandbox: Sandbox) -> Iterator[Path]:
 
 def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox: Sandbox, conf: Path) -> None:
     """As an admin does it, by what doctor says: weigh shares, limit what is billed."""
-    check = accounting(sandbox)
+    check = doctor(sandbox, "accounting")
     assert (check["verdict"], "GRES/mps=1 in partition billed" in check["todo"]) == ("warn", True)
     conf.write_text(conf.read_text().replace(BILLED, f"{BILLED},GRES/mps=1"))
     sandbox.reconfigure()
-    assert accounting(sandbox)["verdict"] == "pass"
+    assert doctor(sandbox, "accounting")["verdict"] == "pass"
 
     # The report counts by what a GPU is billed, a decision by what a share is.
     wait_until(lambda: '"billing_weight": 100.0' in json.dumps(gpusaged_status(sandbox)))
@@ -123,8 +126,101 @@ def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox:
     held = ("PD", "AssocGrpBilling")
     assert states(sandbox, "billing=100", share, share, whole) == [("R", "None"), ("R", "None"), held]
     assert states(sandbox, "billing=100", whole, share) == [("R", "None"), held]
-    each = states(sandbox, "gres/gpu=1,gres/mps=25", whole, share, whole, share)
-    assert each == [("R", "None"), ("R", "None"), ("PD", "AssocGrpGRES"), ("PD", "AssocGrpGRES")]
+
+
+def manage(sandbox: Sandbox, *commands: str) -> None:
+    """Run *commands* of sacctmgr, and let gpusaged read the books again, which it else does once a minute."""
+    for command in commands:
+        sandbox.run("sacctmgr", "-i", *command.split())
+    start_gpusaged(sandbox)
+
+
+def requested(sandbox: Sandbox, *options: str) -> tuple[str, str]:
+    """Return what a job requests in the end, and its mark."""
+    job = submit_held(sandbox, "-p", "billed", "-A", ACCOUNT, "--gres=gpu:1", LIGHT, *options)
+    sandbox.run("scancel", job.job_id)
+    return job.tres.removeprefix("gres").lstrip(":/"), job.mark
+
+
+def test_a_quota_on_gpus_keeps_shares_away_until_billing_has_it_too(sandbox: Sandbox, conf: Path) -> None:
+    """Before, six shares and two GPUs of one user ran at once under MaxTRESPerUser=gres/gpu=2."""
+    user = f"modify user {user_name()} where account={ACCOUNT} set qos+=quota"
+    manage(sandbox, "add qos quota set MaxTRESPU=gres/gpu=1", user)
+    tres, mark = requested(sandbox, "--qos=quota")
+    assert tres == WHOLE
+    assert "quality of service quota has a limit that does not count shares (MaxTRESPU=gres/gpu=1)" in mark
+    assert requested(sandbox)[0] == SHARE  # of another QOS
+
+    # As doctor says.
+    check = doctor(sandbox, "limits")
+    assert check["verdict"] == "fail"
+    weights, command = (each for each in check["todo"].split("; ") if "partition billed" not in each)
+    assert weights == "TRESBillingWeights=GRES/gpu=100,GRES/mps=1 in partition gpu"
+    both = f"PartitionName=gpu {weights.split()[0]},CPU=0 "
+    text = conf.read_text().replace(BILLED, f"{BILLED},GRES/mps=1").replace("PartitionName=gpu ", both)
+    conf.write_text(text)
+    sandbox.reconfigure()
+    manage(sandbox, command.removeprefix("sacctmgr "))
+    assert doctor(sandbox, "limits")["verdict"] == "pass"
+
+    share, whole = (LIGHT, "--qos=quota"), ("--qos=quota",)
+    held = ("PD", "QOSMaxBillingPerUser")
+    assert states(sandbox, NO_LIMIT, share, share, whole) == [("R", "None"), ("R", "None"), held]
+    assert states(sandbox, NO_LIMIT, whole, share) == [("R", "None"), held]
+
+
+def test_a_spent_budget_of_an_account_or_one_above_it_keeps_shares_away(sandbox: Sandbox) -> None:
+    manage(
+        sandbox,
+        "add account spent set GrpTRESMins=gres/gpu=0",
+        "add account below parent=spent",
+        f"add user {user_name()} account=below",
+    )
+    tres, mark = requested(sandbox, "-A", "below")
+    assert tres == WHOLE
+    assert "account spent has a limit that does not count shares (GrpTRESMins=gres/gpu=0)" in mark
+    assert requested(sandbox)[0] == SHARE
+
+    own = f"modify user {user_name()} where account={ACCOUNT} set"
+    manage(sandbox, f"{own} GrpTRES=gres/gpu=1")
+    tres, mark = requested(sandbox)
+    assert (tres, f"user {user_name()} in account {ACCOUNT} has a limit" in mark) == (WHOLE, True)
+    manage(sandbox, f"{own} GrpTRES=gres/gpu=-1")
+    assert requested(sandbox)[0] == SHARE
+
+
+def test_jobs_that_others_may_preempt_keep_whole_gpus(sandbox: Sandbox) -> None:
+    """Before, one job preempted three shares one after another, and waited 24 s for them."""
+    everybody = f"modify user {user_name()} where account={ACCOUNT} set qos+=spare,urgent"
+    manage(sandbox, "add qos spare", "add qos urgent set Preempt=spare Priority=1000", everybody)
+    tres, mark = requested(sandbox, "--qos=spare")
+    assert (tres, "jobs of quality of service urgent preempt those of quality of service spare" in mark) == (
+        WHOLE,
+        True,
+    )
+    assert requested(sandbox, "--qos=urgent")[0] == SHARE
+
+    spare = [submit(sandbox, LIGHT, "--qos=spare") for _ in range(2)]
+    release(sandbox, *spare)
+    for job in spare:
+        wait_for_state(sandbox, job, "RUNNING")
+    urgent = submit(sandbox, "--qos=urgent")
+    release(sandbox, urgent)
+    wait_for_state(sandbox, urgent, "RUNNING")
+    assert sorted(int(show_job(sandbox, job)["Restarts"]) for job in spare) == [0, 1]
+    sandbox.run("scancel", urgent, *spare)
+    sandbox.wait_for_queue()
+
+
+def test_partitions_whose_jobs_a_higher_one_preempts_keep_whole_gpus(new_cluster: Callable[..., Sandbox]) -> None:
+    low, high = (f"PartitionName={name} Nodes=ALL PriorityTier={tier}" for name, tier in (("low", 2), ("high", 9)))
+    settings = ("PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE", f"{low} PreemptMode=OFF", high)
+    sandbox = new_cluster(ClusterPlan(nodes=parse_nodes("1xv100:2"), settings=settings))
+    install_plugin(sandbox, "enforce", GENEROUS)
+    for partition, is_shared in (("gpu", False), ("low", True), ("high", True)):
+        job = submit_held(sandbox, "--gres=gpu:1", LIGHT, "-p", partition)
+        assert ("mps" in job.tres) == is_shared
+        assert ("jobs in partition high preempt those in partition gpu" in job.mark) != is_shared
 
 
 @pytest.mark.one_release

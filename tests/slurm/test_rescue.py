@@ -104,7 +104,7 @@ def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     assert re.match(line, text)
     assert re.match(r"cap=0=[0-9]+M percent=[1-9][0-9]? restarts=\n", first)
     assert "gpusage: CUDA ran out of memory in this job's share of a GPU (mps:" in first
-    assert "gpusage: this job runs again, with a whole GPU" in text
+    assert "gpusage: this job starts again, with a whole GPU" in text
     whole = "" if sandbox.installation.major_minor >= CHANGES_PENDING_GRES else "100"
     assert second.startswith(f"cap= percent={whole} restarts=1\nstep percent={whole}\n")
     store = open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")

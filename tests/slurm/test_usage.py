@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -155,12 +156,16 @@ def test_a_node_tells_nothing_but_figures_and_keeps_nothing_behind(sandbox: Sand
     job = ran(sandbox, submit_held(sandbox, *ours, wrap=f"{script(sandbox)}; exit 3"))
     (usage,) = show_decision(sandbox, job)["usage"]
     assert usage["outcome"] == "failed"
-    reports = parse_usage_reports(sandbox.run("scontrol", "show", "nodes", "--oneliner").stdout)
+    nodes = sandbox.run("scontrol", "show", "nodes", "--oneliner").stdout
+    assert re.search(r" Comment=gpusage-limit:cap\(cgroup_v2_is_not_at_\S+\) gpusage:", nodes)
+    reports = parse_usage_reports(nodes)
     (report,) = (usage for usage in reports if usage.job_id == job)
     assert (report.user, report.job_name, report.number) == ("", "", "")
     assert "secret" not in repr(reports)
     folder = sandbox.layout.state / "usage"
-    wait_until(lambda: all(file.name.endswith("lock") for file in folder.iterdir()), lambda: [*folder.iterdir()])
+    wait_until(
+        lambda: all(file.name.endswith(("lock", "limit")) for file in folder.iterdir()), lambda: [*folder.iterdir()]
+    )
 
 
 def test_a_job_that_a_signal_ended_was_interrupted(sandbox: Sandbox) -> None:

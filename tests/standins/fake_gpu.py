@@ -82,6 +82,7 @@ class Driver:
     def respond(self, pid: int, uid: int, request: dict) -> dict:
         """Do what process *pid* of user *uid* asks for."""
         self.memory = [each for each in self.memory if started(each["pid"]) == each["started"]]
+        self.limits = {of: limit for of, limit in self.limits.items() if self.folder(of[1]).is_dir()}
         who = {"pid": pid, "uid": uid, "started": started(pid), "cgroup": self.cgroup_of(pid)}
         try:
             return {"code": SUCCESS, **getattr(self, f"do_{request['verb']}")(who, request)}
@@ -495,6 +496,7 @@ def compute(arguments: list[str]) -> int:
     parser.add_argument(
         "--say", type=Path, metavar="FILE", help="write the responses here, one a line, and not to the output"
     )
+    parser.add_argument("--catch", action="store_true", help="catch the error, and go on with what it has")
     options = parser.parse_args(arguments)
     words = {"device": options.device, "managed": options.managed, **cuda()}
     responses = [ask("info", **words)] if options.verb == "info" else []
@@ -508,7 +510,7 @@ def compute(arguments: list[str]) -> int:
             file.write(lines)
     else:
         print(lines, end="", flush=True)
-    if responses and responses[-1]["code"]:
+    if responses and responses[-1]["code"] and not options.catch:
         print(f"RuntimeError: CUDA error: {responses[-1]['text']}", file=sys.stderr)
         return 1
     time.sleep(options.hold)

@@ -149,6 +149,7 @@ class GpuPool:
         node_gpu_counts: How many of these GPUs its nodes have, each number once, the smallest first; none means not
             known.
         limited_by: What limits the memory of a job on a share here: the weakest of what its nodes have.
+        why_no_wall: Why that is no wall, one clause; empty where it is one, or the nodes have not said it.
     """
 
     gpu: str | None
@@ -166,6 +167,7 @@ class GpuPool:
     billing_weight: float | None = None
     node_gpu_counts: tuple[int, ...] = ()
     limited_by: LimitedBy = "cap"
+    why_no_wall: str = ""
 
     @property
     def holding_feature(self) -> str | None:

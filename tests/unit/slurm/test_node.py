@@ -134,7 +134,8 @@ def test_a_control_command_that_knows_no_multiuser_server_serves_one_user(node: 
 
 def test_a_daemon_that_another_users_jobs_left_behind_is_stopped(node: Node) -> None:
     node.prolog(7, user=1000)
-    (node.root / "gpu-0" / "jobs" / "7").unlink()  # its epilog could not get the lock
+    for folder in ("jobs", "users"):
+        (node.root / "gpu-0" / folder / "7").unlink()  # its epilog could not get the lock
     node.prolog(8, user=1001)
     assert not node.serves(8)
     assert not node.runs()
@@ -230,6 +231,21 @@ def test_an_epilog_that_takes_the_last_job_out_leaves_the_next_one_its_place(nod
     assert node.runs()
     node.epilog(8)
     assert not node.runs()
+
+
+def test_jobs_that_end_at_once_find_no_fault_in_the_daemon_that_one_of_them_stopped(node: Node) -> None:
+    for job in (7, 8):
+        node.prolog(job)
+    with (node.root / "gpu-0" / "lock").open("w") as lock, ThreadPoolExecutor() as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ends = [pool.submit(node.epilog, job) for job in (7, 8)]
+        wait_for_the_lock(node, 2)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        for end in ends:
+            end.result()
+    assert not node.runs()
+    for job in (7, 8):
+        assert "answer" not in (node.root / "granted" / f"{job}.json").read_text()
 
 
 def wait_for_the_lock(node: Node, count: int) -> None:
@@ -381,10 +397,11 @@ def test_the_task_prolog_takes_away_what_job_submit_could_only_empty(node: Node)
 def test_the_task_prolog_leads_to_the_daemon_that_the_prolog_started(node: Node) -> None:
     node.prolog(7)
     folder = node.root / "gpu-0"
-    assert node.run("task_prolog.sh", 7, **OURS, CUDA_VISIBLE_DEVICES="0")[-3:] == [
+    assert node.run("task_prolog.sh", 7, **OURS, CUDA_VISIBLE_DEVICES="0")[-4:] == [
         "export GPUSAGE_DEVICE=0",
         f"export CUDA_MPS_PIPE_DIRECTORY={folder}/pipe",
         f"export CUDA_MPS_LOG_DIRECTORY={folder}/log",
+        "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
     ]
     node.epilog(7)
     assert not [line for line in node.run("task_prolog.sh", 7, **OURS) if "CUDA_MPS" in line]
@@ -429,12 +446,10 @@ def test_a_gpu_whose_uuid_nobody_knows_is_not_shared_through_mps(node: Node, tmp
 
 
 def stand_in_daemon(node: Node, device: str = "0") -> subprocess.Popen[bytes]:
-    """Start a process that has the control daemon's name and is in its PID file."""
-    program = node.root.parent / "bin" / "nvidia-cuda-mps-control"
-    program.parent.mkdir(exist_ok=True)
-    shutil.copy(shutil.which("sleep") or "", program)
-    daemon = subprocess.Popen([program, "60"])
-    (node.root / f"gpu-{device}" / "pipe" / "nvidia-cuda-mps-control.pid").write_text(f"{daemon.pid}\n")
+    """Start a process that has the control daemon's folder and is in its PID file."""
+    pipe = node.root / f"gpu-{device}" / "pipe"
+    daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)})
+    (pipe / "nvidia-cuda-mps-control.pid").write_text(f"{daemon.pid}\n")
     return daemon
 
 
@@ -715,7 +730,7 @@ def test_a_daemon_that_hangs_is_left_alone_and_costs_a_job_its_mps_alone(node: N
 def test_another_users_job_is_told_so(node: Node) -> None:
     node.prolog(7, user=1000)
     node.prolog(8, user=1001)
-    assert node.granted(8) == Allocation(share_percent=40, trouble="the MPS daemon of the GPU serves another user")
+    assert node.granted(8) == Allocation(share_percent=40, trouble="another user's job has a part of the GPU")
 
 
 def test_a_daemon_that_an_earlier_release_started_is_used(node: Node) -> None:

@@ -64,6 +64,9 @@ fi
 
 [ -n "${GPUSAGE_DECISION:-}" ] || exit 0
 
+# The prolog has sent the job back to the queue: slurmctld ends this step, and its program must not begin before.
+[ ! -e "${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/granted/${SLURM_JOB_ID:-none}.back" ] || sleep 30
+
 # A slice (MIG) needs nothing of what follows, unless the job lacked memory there and runs again, elsewhere.
 case ${SLURM_RESTART_COUNT:-0}/$GPUSAGE_DECISION in
     0/gpu:*) exit 0 ;;
@@ -95,7 +98,7 @@ if [ -n "$whole" ]; then
     done
     case ${SLURM_RESTART_COUNT:-0}/$is_script in
         [1-9]*/yes)
-            echo "print gpusage: this job runs again, with a whole GPU: 'gpusage decisions $SLURM_JOB_ID' says why."
+            echo "print gpusage: this job starts again, with a whole GPU: 'gpusage decisions $SLURM_JOB_ID' says why."
             ;;
     esac
 fi
@@ -167,6 +170,9 @@ job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
 
 # A client of the daemon sees one GPU, as its device 0. A program that finds no daemon (it died, or a container has a /run of
 # its own) must find the same GPU or none. Where Slurm says 0, 0 is right for both: ConstrainDevices lets the job open no
-# other GPU, or its GPU is the node's first. Any other number is right for one of the two, and the UUID for both.
-[ "$device" = 0 ] || echo "export CUDA_VISIBLE_DEVICES=${folder##*/gpu-}"
+# other GPU, or its GPU is the first on the PCI bus. Any other number is right for one of the two, and the UUID for both.
+case $device in
+    0) echo "export CUDA_DEVICE_ORDER=PCI_BUS_ID" ;;
+    *) echo "export CUDA_VISIBLE_DEVICES=${folder##*/gpu-}" ;;
+esac
 exit 0

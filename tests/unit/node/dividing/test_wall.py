@@ -16,7 +16,7 @@ import pytest
 import gpusage_slurm
 from gpusage.node.dividing.granted import read_granted
 from gpusage.node.dividing.programs import Offers, parse_offers
-from mps import GPU, PROGRAM, commands_sent, control_in
+from mps import GPU, PROGRAM, commands_sent, control_in, waiting_for_cgroups
 from waiting import LIMIT_S, wait_until
 
 NODE = Path(gpusage_slurm.__file__).parent / "node"
@@ -167,24 +167,11 @@ def test_a_title_that_a_user_forged_is_not_believed(node: Node) -> None:
 
 def test_a_job_that_ends_first_ends_who_waits_for_it(node: Node) -> None:
     node.prolog()
-    waiting = waiting_for(node)
+    waiting = waiting_for_cgroups(node.root)
     assert len(waiting) == 1
     node.run(NODE / "epilog.sh")
-    wait_until(lambda: not waiting_for(node))
+    wait_until(lambda: not waiting_for_cgroups(node.root))
     assert node.state() == ""
-
-
-def waiting_for(node: Node) -> list[str]:
-    """Return the processes of this node that wait for a job's cgroup."""
-    mark = os.fsencode(f"GPUSAGE_MPS_FOLDER={node.root}\0")
-
-    def waits(process: Path) -> bool:
-        try:
-            return b"\0wall\x007\0" in (process / "cmdline").read_bytes() and mark in (process / "environ").read_bytes()
-        except OSError:  # it has just ended
-            return False
-
-    return [process.name for process in Path("/proc").glob("[0-9]*") if waits(process)]
 
 
 def test_a_requeued_job_has_a_wall_of_its_own_and_a_part_that_is_given_back_none(node: Node) -> None:
@@ -192,8 +179,8 @@ def test_a_requeued_job_has_a_wall_of_its_own_and_a_part_that_is_given_back_none
     cgroup = node.start_step()
     wait_until(lambda: node.state() == "wall")
     node.run(NODE / "epilog.sh")
-    # What the driver may have kept for this name holds no later run.
-    assert (cgroup / "limit").read_text() == "0 max\n"
+    assert node.state() == ""
+    (cgroup / "limit").unlink()
     assert "MEM_LIMIT=" not in node.task_prolog()
     node.prolog()
     wait_until(lambda: node.state() == "wall")
@@ -202,10 +189,10 @@ def test_a_requeued_job_has_a_wall_of_its_own_and_a_part_that_is_given_back_none
 
 def test_a_run_that_was_requeued_does_not_speak_for_the_next(node: Node) -> None:
     node.prolog()
-    first = waiting_for(node)
+    first = waiting_for_cgroups(node.root)
     node.prolog()  # its epilog was lost
-    wait_until(lambda: not {*first} & {*waiting_for(node)})
-    assert len(waiting_for(node)) == 1
+    wait_until(lambda: not {*first} & {*waiting_for_cgroups(node.root)})
+    assert len(waiting_for_cgroups(node.root)) == 1
 
 
 def test_a_job_that_mps_does_not_serve_has_a_wall_too(node: Node) -> None:
