@@ -35,9 +35,7 @@ class Site:
             wrapper = script.copy(sandbox.layout.etc)
             timed = f"trap 'echo $((($(date +%s%N) - $began) / 1000)) >>{self.times}' EXIT\nbegan=$(date +%s%N)\n"
             # Without systemd, a slurmstepd of 24.11 cannot leave its job's folders, and so cannot remove them.
-            gone = (
-                f"find {unified}/system.slice/{self.node}_*/job_$SLURM_JOB_ID/step_* -depth -type d -exec rmdir {{}} +"
-            )
+            gone = f"find {unified}/system.slice/{self.node}_*/job_$SLURM_JOB_ID -depth -type d -exec rmdir {{}} +"
             text = {PROLOG: "", EPILOG: f"{gone} 2>/dev/null\n"}
             wrapper.write_text(f"#!/bin/sh\n{exports}{text.get(script, timed)}{script.path}\n")
             wrapper.chmod(0o755)

@@ -150,6 +150,12 @@ def remove_cgroup(folder: Path) -> None:
     folder.rmdir()
 
 
+def can_mount() -> bool:
+    """Return whether this user can make a mount namespace and mount in it."""
+    done = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], check=False, capture_output=True)
+    return done.returncode == 0
+
+
 def stand_in_tree(folder: Path, *cgroups: str) -> Path:
     """Return plain folders like cgroup v2's: a process is where its number, or its parent's, was written last."""
     for cgroup in ("", *cgroups):

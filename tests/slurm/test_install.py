@@ -109,7 +109,8 @@ def test_the_sites_own_script_keeps_its_say(bare: Sandbox) -> None:
 def test_status_shows_the_cluster_and_validate_takes_it(bare: Sandbox) -> None:
     install(bare)
     text = bare.run("gpusage", "slurm", "status").stdout
-    assert "v100 (v100-sxm2-16gb): 1 of 1 free, shared in 100 units, feature v100" in text
+    limited = "memory limited by cap (a node has not said yet what it has)"
+    assert f"v100 (v100-sxm2-16gb): 1 of 1 free, shared in 100 units, {limited}, feature v100" in text
     status = bare.run("gpusage", "slurm", "status", "--json").stdout
     (bare.layout.jobs / "cluster.json").write_text(status)
     (bare.layout.jobs / "job.sh").write_text("#!/bin/sh\n#SBATCH --gpus=2 --comment=gpusage=off\n")

@@ -44,7 +44,7 @@ def test_every_step_of_a_job_is_behind_its_wall(site: Site) -> None:
     assert lines[-1] == "0"
     assert len(groups) == 2
     assert len({line.partition("/step_")[0] for line in groups}) == 1
-    wait_until(lambda: not site.limits())  # the epilog took it away
+    wait_until(lambda: not site.limits())  # they went with the cgroup
 
 
 def test_a_job_of_an_array_and_one_that_runs_again_have_walls_of_their_own(site: Site) -> None:

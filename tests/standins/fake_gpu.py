@@ -82,6 +82,7 @@ class Driver:
     def respond(self, pid: int, uid: int, request: dict) -> dict:
         """Do what process *pid* of user *uid* asks for."""
         self.memory = [each for each in self.memory if started(each["pid"]) == each["started"]]
+        self.limits = {of: limit for of, limit in self.limits.items() if self.folder(of[1]).is_dir()}
         who = {"pid": pid, "uid": uid, "started": started(pid), "cgroup": self.cgroup_of(pid)}
         try:
             return {"code": SUCCESS, **getattr(self, f"do_{request['verb']}")(who, request)}

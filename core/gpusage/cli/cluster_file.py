@@ -48,6 +48,7 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mps_per_gpu: _Count | None = None
     feature: str | UnsetType | None = UNSET
     exact_feature: str | UnsetType | None = UNSET
+    share_feature: str | None = None
     partitions: _Names = ()
     node_features: _Groups = ()
     node_kinds: tuple[NodeKind, ...] = ()
@@ -58,6 +59,7 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gpus_per_node: _PerNode | None = None
     node_gpu_counts: tuple[_PerNode, ...] = ()
     limited_by: Annotated[LimitedBy, Meta(description="wall, cap or none")] = "cap"
+    why_no_wall: str = ""
 
 
 _Pools = Annotated[tuple[_Pool, ...], Meta(min_length=1, description="a list of at least one GPU type, as tables")]
@@ -172,6 +174,7 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
         mps_per_gpu=row.mps_per_gpu,
         feature=feature,
         exact_feature=_text_or(row.exact_feature, feature),
+        share_feature=row.share_feature,
         partitions=row.partitions,
         node_features=row.node_features,
         node_kinds=row.node_kinds,
@@ -179,6 +182,7 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
         billing_weight=row.billing_weight,
         node_gpu_counts=row.node_gpu_counts if row.gpus_per_node is None else (row.gpus_per_node,),
         limited_by=row.limited_by,
+        why_no_wall=row.why_no_wall,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -13,6 +13,7 @@ from gpusage.plugins.loading import installed_managers
 from gpusage.service.client import find_status
 from gpusage.settings.configuration import DaemonSettings
 from gpusage.settings.configuration_file import read_configuration
+from gpusage_hooks.types import GpuPool
 
 Table = Mapping[str, Any]
 """A part of the daemon's answer."""
@@ -22,6 +23,7 @@ _MISSED = {
     "rest": "not asked, in the pause after several missing answers",
     "unreachable": "while gpusaged was not running",
     "strange": "with an invalid answer",
+    "refused": "whose change the site's own job_submit refused",
 }
 
 
@@ -54,7 +56,7 @@ def daemon_lines(status: Table) -> Iterator[str]:
 
     yield "questions: " + ", ".join(f"{name} {count}" for name, count in lines.items())
     missed = ", ".join(f"{count} {_MISSED.get(why, why)}" for why, count in status.get("missed", {}).items() if count)
-    yield f"left unchanged without an answer: {missed or 'none'}"
+    yield f"left unchanged: {missed or 'none'}"
     yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)
 
     jobs, usage = status.get("job_monitor", {}), status.get("usage", {})
@@ -93,8 +95,21 @@ def cluster_lines(
     yield f"{title} {cluster['version']}, seen {cluster['age_s']} s ago:"
     for pool in cluster["pools"]:
         # A pool without a number of units is not divided by the manager.
-        share = f"shared in {pool['mps_per_gpu']} units" if pool["mps_per_gpu"] else "not shared"
+        share = "not shared"
+        if pool["mps_per_gpu"]:
+            why = f" ({pool['why_no_wall']})" if pool.get("why_no_wall") else ""
+            share = f"shared in {pool['mps_per_gpu']} units, memory limited by {pool.get('limited_by')}{why}"
         free = f"{pool['free_gpu_count']} of {pool['gpu_count']} free"
         yield f"  {pool['site_type']} ({pool['gpu'] or 'not in the catalogue'}): {free}, {share}{more_words(pool)}"
     yield from (f"  note: {note}" for note in cluster["notes"])
     yield from (f"  not shared: {why}" for why in cluster.get("unshared", {}).values())
+
+
+def describe_limits(pools: Iterable[GpuPool]) -> Iterator[str]:
+    """Yield what limits the memory of shares, and on which of *pools*: ``cap on a100, v100: no cgroup v2``."""
+    types: dict[tuple[str, str], list[str]] = {}
+    for pool in pools:
+        if pool.mps_per_gpu:
+            types.setdefault((pool.limited_by, pool.why_no_wall), []).append(pool.site_type)
+    for (limited_by, why), names in types.items():
+        yield f"{limited_by} on {', '.join(names)}" + (f": {why}" if why else "")

@@ -149,6 +149,7 @@ class GpuPool:
         node_gpu_counts: How many of these GPUs its nodes have, each number once, the smallest first; none means not
             known.
         limited_by: What limits the memory of a job on a share here: the weakest of what its nodes have.
+        why_no_wall: Why that is no wall, one clause; empty where it is one, or the nodes have not said it.
     """
 
     gpu: str | None
@@ -166,6 +167,7 @@ class GpuPool:
     billing_weight: float | None = None
     node_gpu_counts: tuple[int, ...] = ()
     limited_by: LimitedBy = "cap"
+    why_no_wall: str = ""
 
     @property
     def holding_feature(self) -> str | None:
@@ -199,6 +201,7 @@ class Cluster:
         releases: Whether a waiting job that a share binds to GPU types, or keeps off nodes, is let go where the others
             have no room any more.
         repeats: Whether a job may run again by itself where a share's memory was too small.
+        repeats_slices: Whether it may where the memory of a slice was.
         neighbours: The jobs that run on shares now, as far as they are known.
         recent_jobs: Of each user's newest job among the recent decisions, how long a step takes on GPU types where it
             fits, in seconds by the site's name of the type: they compete for the fast ones. None means not known.
@@ -212,6 +215,7 @@ class Cluster:
     unshared: Mapping[str, str] = field(default_factory=dict)
     releases: bool = True
     repeats: bool = True
+    repeats_slices: bool = True
     neighbours: tuple[Neighbour, ...] = ()
     recent_jobs: tuple[Mapping[str, float], ...] = ()
 

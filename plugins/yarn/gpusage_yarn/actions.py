@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from gpusage.cli.admin import show_and_make, show_findings
+from gpusage.cli.status import describe_limits
 from gpusage.decisions.advisor import advisor
 from gpusage.service.client import read_status
 from gpusage.settings.configuration import SiteMode
@@ -99,6 +100,7 @@ def describe(snapshot: ClusterSnapshot, cluster: Cluster, status: Mapping[str, A
             room = f"room for a share of {snapshot.room(pool.site_type)}{bound}"
         free = f"{pool.free_gpu_count} of {pool.gpu_count} GPUs free"
         lines.append(f"  {pool.site_type} ({pool.gpu or 'not in the catalogue'}): {free}, {room}")
+    lines += [f"  memory limited by {limit}" for limit in describe_limits(cluster.pools)]
     lines += [f"  {note}" for note in cluster.notes]
 
     if status is None:

@@ -17,7 +17,7 @@ def test_a_cluster_is_shown_by_its_managers_title() -> None:
     seen = {"clusters": {"pbs": {"age_s": 1, **asdict(CLUSTER)}}}
     assert list(cluster_lines(seen, "pbs", "PBS")) == [
         "PBS 23, seen 1 s ago:",
-        "  new (not in the catalogue): 1 of 2 free, shared in 100 units",
+        "  new (not in the catalogue): 1 of 2 free, shared in 100 units, memory limited by cap",
         "  note: one node is away",
         "  not shared: w is so",
     ]
@@ -43,5 +43,5 @@ def test_a_daemon_is_shown_with_what_needs_a_person() -> None:
     )
     assert "kill switch: ON (/off)" in lines
     assert "configuration: /f; not usable, the last good one is in force: broken" in lines
-    assert "left unchanged without an answer: 2 not answered in time" in lines
+    assert "left unchanged: 2 not answered in time" in lines
     assert lines[-2:] == ["restored, because they could not start as a share: 3 jobs", "job 7 waits"]

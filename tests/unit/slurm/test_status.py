@@ -20,7 +20,8 @@ def described(pool: GpuPool) -> str:
 def test_a_type_is_shown_with_its_feature_and_whether_that_can_hold_a_share() -> None:
     assert "only theirs" in described(POOL)
     shown = described(replace(POOL, exact_feature="v100"))
-    assert "1 of 2 free, shared in 100 units, feature v100\n" in shown
+    assert "1 of 2 free, shared in 100 units, memory limited by cap, feature v100\n" in shown
+    assert "by cap (no cgroup v2), feature" in described(replace(POOL, why_no_wall="no cgroup v2"))
     assert "only theirs" not in described(replace(POOL, site_type="", feature=None))
 
 

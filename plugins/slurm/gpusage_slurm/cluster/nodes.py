@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
-from gpusage_hooks.types import Room
+from gpusage_hooks.types import LimitedBy, Room
 from gpusage_hooks.units import MIB
 from gpusage_slurm import scontrol
 from gpusage_slurm.tres import SHARES, parse_tres
@@ -25,6 +25,8 @@ _PARTS = re.compile(r"(\d+)/(\d+)")
 # By their beginnings: DRAIN stands for DRAINED and DRAINING.
 _UNAVAILABLE_STATES = ("MAINT", "RESERVED", "PLANNED", "REBOOT", "BLOCKED", "POWERING", "NO_RESPOND")
 _UNUSABLE_STATES = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
+LIMIT_WORD = re.compile(rf"(?:^|(?<= ))gpusage-limit:({'|'.join(get_args(LimitedBy))})(?:\((\S*)\))?(?: |$)")
+"""In a node's comment, what limits the memory of jobs there, and why that is no wall; the node's sampler writes it."""
 _SHARE_WORDS = re.compile(r"(?:^|,)(?:mps|shard)(?=[:,]|$)[^,(]*(?:\([^()]*\))?")
 
 
@@ -107,6 +109,8 @@ class NodeState:
         open: Whether a job could start there now, as far as nothing keeps jobs away.
         idle: The same, and nothing runs there.
         planned: Whether Slurm plans a job there.
+        limited_by: What limits the memory of its jobs, as in `GpuPool`; a node that says nothing has a cap.
+        why_no_wall: Why that is no wall, one clause.
     """
 
     name: str
@@ -123,6 +127,8 @@ class NodeState:
     cpu_count: int = 0
     used_memory_mib: int = 0
     used_cpu_count: int = 0
+    limited_by: LimitedBy = "cap"
+    why_no_wall: str = ""
 
     @property
     def has_shares(self) -> bool:
@@ -141,6 +147,7 @@ def parse_node(node: Mapping[str, Any]) -> NodeState:
     gres = str(node.get("gres") or "")
     if node.get("res_cores_per_gpu"):
         gres = _SHARE_WORDS.sub("", gres).lstrip(",")
+    limit = LIMIT_WORD.search(str(node.get("comment") or ""))
     return NodeState(
         name=str(node.get("name", "")),
         gres=gres,
@@ -156,6 +163,8 @@ def parse_node(node: Mapping[str, Any]) -> NodeState:
         cpu_count=int(node.get("cpus") or 0),
         used_memory_mib=int(node.get("alloc_memory") or 0),
         used_cpu_count=int(node.get("alloc_cpus") or 0),
+        limited_by=next((word for word in get_args(LimitedBy) if limit and word == limit[1]), "cap"),
+        why_no_wall=(limit[2] or "").replace("_", " ") if limit else "a node has not said yet what it has",
     )
 
 

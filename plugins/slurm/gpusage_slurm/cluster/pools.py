@@ -121,6 +121,11 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
 
     # Sites write a feature a100_sxm4 for the type a100-sxm4.
     plain = site_type.lower().replace("-", "_")
+
+    # A share may land on any node that has shares, so the weakest limit of these counts.
+    limits = {node.limited_by for node, _ in members if node.has_shares} or {"none"}
+    weakest = next(limit for limit in ("none", "cap", "wall") if limit in limits)
+    reasons = dict.fromkeys(node.why_no_wall for node, _ in members if node.has_shares and node.why_no_wall)
     return GpuPool(
         gpu=_catalogue_name(site_type, sorted(common), sorted(other_types), catalogue),
         site_type=site_type,
@@ -133,6 +138,8 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
         node_gpu_counts=tuple(sorted({count for _, count in members if count})),
+        limited_by=weakest,
+        why_no_wall="; ".join(reasons),
         node_kinds=tuple(
             replace(
                 kind,

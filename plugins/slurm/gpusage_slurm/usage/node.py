@@ -2,7 +2,7 @@
 
 The prolog starts it and waits for nothing; the epilog ends it by SIGTERM. It then posts the usage into its node's
 comment by `scontrol`, one post of a node at a time, and exits. Usage that could not be posted stays in the folder, and
-goes with the next post.
+goes with the next post. The comment also has what limits the memory of jobs on that node.
 
 The copies of usage.sh on the nodes start this module by its name, also copies of another version: it keeps its name.
 """
@@ -21,20 +21,25 @@ from functools import partial
 from pathlib import Path
 
 from gpusage.node.dividing.granted import FOLDER, PERCENT_VARIABLE, read_granted, whole_sm_count
+from gpusage.node.dividing.programs import host_offers
 from gpusage.node.sampler.processes import ProcessSelector
 from gpusage.node.sampler.sampling import SampledJob, Sampling, Surroundings
 from gpusage.node.sampler.usage_reports import UsageSpool, append_usage_reports
 from gpusage.plugins.loading import node_hooks
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.nodes import LIMIT_WORD
 from gpusage_slurm.settings import MANAGER
 
+_NO_WORD = re.compile(r"[\s()]+")
 _COMMENT = re.compile(r"^ *Comment=(.*)$", re.MULTILINE)
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FIRST_CHECK_S = 30.0
 CHECK_INTERVAL_S = 900.0
 """When slurmctld is asked whether the job still runs: an epilog may never come, or before this process can hear it."""
+LIMIT_AGE_S = 86_400.0
+"""For which what limits memory is taken to stay: a new driver or kernel comes with a boot, and /run is new then."""
 JITTER_S = 3.0
 """Jobs that end together do not all ask slurmctld in the same second."""
 # slurmctld may be away for minutes; the usage stays on the node and goes with the next post.
@@ -44,21 +49,41 @@ _DEVICES = re.compile(r"[A-Za-z0-9,/-]+")
 _GOING_ON = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "STOPPED", "SIGNALING")
 
 
-def post_usage(folder: UsageSpool, node: str) -> None:
-    """Put the usage of every job that has ended into the comment of *node*.
+def post_limit(folder: UsageSpool, node: str) -> None:
+    """Put what limits the memory of jobs on *node*, this host, into its comment, once a day.
+
+    Raises:
+        RequestError: slurmctld does not answer, or refuses.
+        OSError: *folder* cannot be written.
+    """
+    posted = folder.path / f"{folder.prefix}limit"
+    if posted.exists() and time.time() - posted.stat().st_mtime < LIMIT_AGE_S:
+        return
+    offers = host_offers()
+    because = f"({_NO_WORD.sub('_', offers.because).strip('_')})" if offers.because else ""
+    post_usage(folder, node, f"gpusage-limit:{offers.limited_by}{because}")
+    posted.touch()
+
+
+def post_usage(folder: UsageSpool, node: str, limit_word: str = "") -> None:
+    """Put the usage of every job that has ended into the comment of *node*, and *limit_word* if there is one.
 
     Raises:
         RequestError: slurmctld does not answer, or refuses; what was to be posted stays.
     """
     with folder.lock():
         waiting = list(folder.finished_runs())
-        if not waiting:
+        if not waiting and not limit_word:
             return
 
         # Nodes' comments may hold words of the site's, and reports that gpusaged has not collected yet: they stay.
         shown = _COMMENT.search(scontrol.run("scontrol", "show", "node", node))
-        comment = append_usage_reports(shown[1] if shown else "", [usage for _, usage in waiting], time.time())
-        scontrol.run("scontrol", "update", f"NodeName={node}", f"Comment={comment}")
+        before = shown[1] if shown else ""
+        comment = f"{limit_word} {LIMIT_WORD.sub('', before)}".strip() if limit_word else before
+        if waiting:
+            comment = append_usage_reports(comment, [usage for _, usage in waiting], time.time())
+        if comment != before:
+            scontrol.run("scontrol", "update", f"NodeName={node}", f"Comment={comment}")
         for file, _ in waiting:
             file.unlink(missing_ok=True)
 
@@ -86,6 +111,9 @@ def main() -> None:
     usual = "/run/gpusage-usage" if os.geteuid() == 0 else f"/tmp/gpusage-usage-{os.geteuid()}"  # noqa: S108 - checked
     place = Path(os.environ.get("GPUSAGE_USAGE_FOLDER", usual))
     folder = UsageSpool(place, f"{os.environ.get('SLURM_CLUSTER_NAME', '')}.{node}.")
+
+    with suppress(RequestError, OSError):
+        post_limit(folder, node)
 
     # The signals are waited for, not handled, so that one that comes early is not lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)

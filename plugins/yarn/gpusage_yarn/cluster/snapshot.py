@@ -229,6 +229,7 @@ def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue
             for (vcores, memory_mib), alike in rooms.items()
         ),
         free_share_percent=max(node.room if node.usable else 0 for node in nodes),
+        why_no_wall="root alone can limit a cgroup, and a NodeManager is not root",
     )
 
 

@@ -29,6 +29,26 @@ def test_nodes_of_one_gpu_type_are_one_pool_whatever_their_names() -> None:
 
 
 @pytest.mark.parametrize(
+    ("comments", "limited_by", "why"),
+    [
+        (("gpusage-limit:wall", "rack 7 gpusage-limit:wall gpusage:x"), "wall", ""),
+        (("gpusage-limit:wall", "gpusage-limit:cap(no_cgroup_v2)"), "cap", "no cgroup v2"),
+        (("gpusage-limit:cap(no_cgroup_v2)", "gpusage-limit:none(no_cgroup_v2)"), "none", "no cgroup v2"),
+        (("gpusage-limit:wall", ""), "cap", "a node has not said yet what it has"),
+        (("gpusage-limit:wallet", "gpusage-limit:wall"), "cap", "a node has not said yet what it has"),
+    ],
+)
+def test_a_pool_is_limited_by_the_weakest_of_its_nodes(comments: tuple[str, str], limited_by: str, why: str) -> None:
+    """A third one has no shares, and so does not count."""
+    nodes = [
+        parse_node({"name": f"n{place}", "gres": "gpu:v100:2,mps:200", "comment": comment})
+        for place, comment in enumerate(comments)
+    ]
+    (pool,) = pools_of([*nodes, node("n3", "gpu:v100:2", limited_by="none")], advisor().catalogue)
+    assert (pool.limited_by, pool.why_no_wall) == (limited_by, why)
+
+
+@pytest.mark.parametrize(
     ("gres", "features", "expected"),
     [
         ("gpu:a100_3g.20gb:2", (), "a100-sxm4-40gb:3g.20gb"),

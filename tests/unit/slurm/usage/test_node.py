@@ -17,7 +17,8 @@ from gpusage.node.sampler.usage_reports import RETENTION_S, UsageSpool, parse_us
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_slurm import scontrol
-from gpusage_slurm.usage.node import job_of, post_usage, post_with_retries
+from gpusage_slurm.cluster.nodes import parse_node
+from gpusage_slurm.usage.node import LIMIT_AGE_S, job_of, post_limit, post_usage, post_with_retries
 from mps import control_in, driver_in
 from nvml import built_nvml
 from records import USAGE
@@ -106,6 +107,34 @@ def test_what_ended_is_posted_once(folder: UsageSpool, node: dict[str, str]) -> 
     assert node["Comment"].startswith("rack 7 gpusage:")
     assert [usage.job_id for usage in parse_usage_reports(node["Comment"])] == [ENDED.job_id]
     assert list(folder.finished_runs()) == []
+
+
+def test_a_node_says_once_a_day_what_limits_memory_there(
+    folder: UsageSpool, node: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a control daemon of MPS and no driver; its site's words and its usage stay."""
+    monkeypatch.setenv("GPUSAGE_MPS_CONTROL", str(control_in(tmp_path)))
+    monkeypatch.setenv("GPUSAGE_CGROUP_FOLDER", str(tmp_path))
+    folder.save(ENDED)
+    post_limit(folder, "n1")
+    assert node["Comment"].startswith(f"gpusage-limit:cap(cgroup_v2_is_not_at_{tmp_path}) rack 7 gpusage:")
+    seen = parse_node({"name": "n1", "comment": node["Comment"]})
+    assert (seen.limited_by, seen.why_no_wall) == ("cap", f"cgroup v2 is not at {str(tmp_path).replace('_', ' ')}")
+
+    node["Comment"] = "of the site's"
+    post_limit(folder, "n1")
+    assert node["Comment"] == "of the site's"
+    a_day_ago_s = time.time() - LIMIT_AGE_S - 1
+    os.utime(folder.path / "c.n1.limit", (a_day_ago_s, a_day_ago_s))
+    post_limit(folder, "n1")
+    assert node["Comment"].endswith(") of the site's")
+
+
+def test_another_word_takes_the_place_of_the_earlier_one(folder: UsageSpool, node: dict[str, str]) -> None:
+    node["Comment"] = "gpusage-limit:cap(no_cgroup_v2) rack 7, gpusage-limits: see wiki"
+    post_usage(folder, "n1", "gpusage-limit:wall")
+    assert node["Comment"] == "gpusage-limit:wall rack 7, gpusage-limits: see wiki"
+    assert parse_node({"comment": node["Comment"]}).limited_by == "wall"
 
 
 def test_what_could_not_be_posted_goes_with_the_next(folder: UsageSpool, node: dict[str, str]) -> None:
