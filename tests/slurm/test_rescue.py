@@ -119,6 +119,21 @@ def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     store.close()
 
 
+def test_of_an_array_only_the_tasks_that_ran_lack_memory(sandbox: Sandbox) -> None:
+    """At first gpusaged is stopped. Two tasks run at a time; without this each of the six would run twice."""
+    array = shared(sandbox, "--array=1-6%2")
+    with stopped_gpusaged(sandbox):
+        release(sandbox, array)
+        ended = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 7)]
+    assert 1 <= sum(int(task["Restarts"]) for task in ended) <= 2
+    array = shared(sandbox, "--array=1-3%1", script=f"sleep 3\n{STARVES}")
+    release(sandbox, array)
+    tasks = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 4)]
+    assert [task["Restarts"] for task in tasks] == ["1", "0", "0"]
+    assert " BACK gres/mps:" in tasks[2]["AdminComment"]
+    assert f"that was task {array}_1 of its array" in tasks[2]["AdminComment"]
+
+
 def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sandbox: Sandbox) -> None:
     """One fails with a whole GPU as well, one must not be requeued, one copes with it; and `sbatch --wait` waits."""
     waiting = ["sbatch", "--wait", "--parsable", "--gres=gpu:1", "--open-mode=append", f"--comment={LIGHT}"]
