@@ -100,9 +100,9 @@ def started(nodes: str, release: str | None, *, settings: tuple[str, ...] = ()) 
         yield sandbox
 
 
-def install(sandbox: Sandbox, stuck_after_s: float) -> None:
+def install(sandbox: Sandbox, stuck_after_s: float, settings: str = "") -> None:
     """Install gpusage; each node has MPS, and a folder of its own for it, as it would have /run."""
-    install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\n")
+    install_plugin(sandbox, "enforce", f"[slurm]\nlimit_ms = 1000\n{settings}")
     conf, toml = sandbox.layout.slurm_conf, sandbox.layout.gpusage_toml
     toml.write_text(toml.read_text().replace("refresh_s = 1\n", f"refresh_s = 1\nstuck_after_s = {stuck_after_s}\n"))
     for script in (PROLOG, EPILOG, TASK_PROLOG):
@@ -121,16 +121,21 @@ def install(sandbox: Sandbox, stuck_after_s: float) -> None:
     sandbox.reconfigure()
 
 
+def cards() -> dict[str, str]:
+    """Return the card of each model."""
+    names = {each.partition(",")[0] for each in SHARES}
+    return {name: encode(advisor().read(str(ROOT / "examples" / "models" / name))) for name in names}
+
+
 def run(sandbox: Sandbox, draws: Sequence[Draw]) -> Result:
     """Submit each of *draws* at its time, wait for all, and return what became of them."""
-    cards = {each.partition(",")[0]: "" for each in SHARES}
-    cards = {name: encode(advisor().read(str(ROOT / "examples" / "models" / name))) for name in cards}
+    models = cards()
     begun_s = time.time()
 
     def submit(each: Draw) -> tuple[str, float]:
         time.sleep(max(0.0, begun_s + each.at_s - time.time()))
         comment = (f"--comment=model={each.comment}",) if each.comment else ()
-        environment = {"GPUSAGE_CARD": cards[each.comment.partition(",")[0]]} if each.comment else {}
+        environment = {"GPUSAGE_CARD": models[each.comment.partition(",")[0]]} if each.comment else {}
         output = f"--output={sandbox.layout.jobs}/%j.out"
         command = ("sbatch", "--parsable", f"--uid={each.uid}", "--gres=gpu:1", "--chdir=/", output, *comment)
         submitted_s = time.time()
