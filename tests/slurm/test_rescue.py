@@ -104,7 +104,7 @@ def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     assert re.match(line, text)
     assert re.match(r"cap=0=[0-9]+M percent=[1-9][0-9]? restarts=\n", first)
     assert "gpusage: CUDA ran out of memory in this job's share of a GPU (mps:" in first
-    assert "gpusage: this job runs again, with a whole GPU" in text
+    assert "gpusage: this job starts again, with a whole GPU" in text
     whole = "" if sandbox.installation.major_minor >= CHANGES_PENDING_GRES else "100"
     assert second.startswith(f"cap= percent={whole} restarts=1\nstep percent={whole}\n")
     store = open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")
@@ -115,6 +115,21 @@ def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     assert datetime.fromisoformat(job_then["StartTime"]).timestamp() > seen.usage.ended_at_s + 2
     assert datetime.fromisoformat(job_then["EligibleTime"]).timestamp() < seen.usage.ended_at_s + SLURMS_OWN_WAIT_S
     store.close()
+
+
+def test_of_an_array_only_the_tasks_that_ran_lack_memory(sandbox: Sandbox) -> None:
+    """At first gpusaged is stopped. Two tasks run at a time; without this each of the six would run twice."""
+    array = shared(sandbox, "--array=1-6%2")
+    with stopped_gpusaged(sandbox):
+        release(sandbox, array)
+        ended = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 7)]
+    assert 1 <= sum(int(task["Restarts"]) for task in ended) <= 2
+    array = shared(sandbox, "--array=1-3%1", script=f"sleep 3\n{STARVES}")
+    release(sandbox, array)
+    tasks = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 4)]
+    assert [task["Restarts"] for task in tasks] == ["1", "0", "0"]
+    assert " BACK gres/mps:" in tasks[2]["AdminComment"]
+    assert f"that was task {array}_1 of its array" in tasks[2]["AdminComment"]
 
 
 def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sandbox: Sandbox) -> None:
