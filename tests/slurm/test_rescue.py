@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ends import give_training
 from gpusage.store.opening import open_store
 from gpusage.store.rows import UsageQuery
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
@@ -35,7 +36,7 @@ percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
 echo start cap=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT percent=$percent restarts=$SLURM_RESTART_COUNT
 srun --gres=gpu:1 sh -c 'echo step percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE'
 [ ${percent:-100} = 100 ] && [ -z "$ALWAYS" ] && exit 0
-echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.' >&2
+./train "print('torch.OutOfMemoryError: CUDA out of memory.', file=sys.stderr); sys.exit(${STATUS:-1})"
 exit ${STATUS:-1}
 """
 
@@ -45,6 +46,7 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed."""
     with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=slurm_release) as sandbox:
         install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\nback_off = false\n")
+        give_training(sandbox)
         yield sandbox
 
 

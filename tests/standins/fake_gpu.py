@@ -188,12 +188,7 @@ class Driver:
         """Return how many MiB more the process can have."""
         own = [each for each in self.on(gpu) if each["pid"] == who["pid"]]
         context = 0 if own else self.settings["context_mib"]
-        gone = sum(
-            soft
-            for (uuid, cgroup), (soft, _) in self.limits.items()
-            if uuid == gpu["uuid"] and not self.folder(cgroup).is_dir()
-        )
-        free = gpu["memory_mib"] - self.used(gpu) - gone
+        free = gpu["memory_mib"] - self.used(gpu)
         if request.get("managed"):
             return MAX
         rooms = []
