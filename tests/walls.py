@@ -55,7 +55,9 @@ class FakeGpus:
     def stop(self) -> None:
         """End the driver."""
         self._driver.terminate()
-        self._driver.communicate()
+        self._driver.wait()
+        if self._driver.stdout is not None:
+            self._driver.stdout.close()
 
     def ask(self, verb: str, **request: object) -> dict[str, Any]:
         """Ask the driver as this process."""
@@ -148,6 +150,12 @@ def remove_cgroup(folder: Path) -> None:
     for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
         path.rmdir()
     folder.rmdir()
+
+
+def can_mount() -> bool:
+    """Return whether this user can make a mount namespace and mount in it."""
+    done = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], check=False, capture_output=True)
+    return done.returncode == 0
 
 
 def stand_in_tree(folder: Path, *cgroups: str) -> Path:

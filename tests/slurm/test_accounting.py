@@ -135,8 +135,8 @@ def manage(sandbox: Sandbox, *commands: str) -> None:
     start_gpusaged(sandbox)
 
 
-def asked(sandbox: Sandbox, *options: str) -> tuple[str, str]:
-    """Return what a job asks for at last, and its mark."""
+def requested(sandbox: Sandbox, *options: str) -> tuple[str, str]:
+    """Return what a job requests in the end, and its mark."""
     job = submit_held(sandbox, "-p", "billed", "-A", ACCOUNT, "--gres=gpu:1", LIGHT, *options)
     sandbox.run("scancel", job.job_id)
     return job.tres.removeprefix("gres").lstrip(":/"), job.mark
@@ -146,10 +146,10 @@ def test_a_quota_on_gpus_keeps_shares_away_until_billing_has_it_too(sandbox: San
     """Before, six shares and two GPUs of one user ran at once under MaxTRESPerUser=gres/gpu=2."""
     user = f"modify user {user_name()} where account={ACCOUNT} set qos+=quota"
     manage(sandbox, "add qos quota set MaxTRESPU=gres/gpu=1", user)
-    tres, mark = asked(sandbox, "--qos=quota")
+    tres, mark = requested(sandbox, "--qos=quota")
     assert tres == WHOLE
     assert "quality of service quota has a limit that does not count shares (MaxTRESPU=gres/gpu=1)" in mark
-    assert asked(sandbox)[0] == SHARE  # of another QOS
+    assert requested(sandbox)[0] == SHARE  # of another QOS
 
     # As doctor says.
     check = doctor(sandbox, "limits")
@@ -176,29 +176,29 @@ def test_a_spent_budget_of_an_account_or_one_above_it_keeps_shares_away(sandbox:
         "add account below parent=spent",
         f"add user {user_name()} account=below",
     )
-    tres, mark = asked(sandbox, "-A", "below")
+    tres, mark = requested(sandbox, "-A", "below")
     assert tres == WHOLE
     assert "account spent has a limit that does not count shares (GrpTRESMins=gres/gpu=0)" in mark
-    assert asked(sandbox)[0] == SHARE
+    assert requested(sandbox)[0] == SHARE
 
     own = f"modify user {user_name()} where account={ACCOUNT} set"
     manage(sandbox, f"{own} GrpTRES=gres/gpu=1")
-    tres, mark = asked(sandbox)
+    tres, mark = requested(sandbox)
     assert (tres, f"user {user_name()} in account {ACCOUNT} has a limit" in mark) == (WHOLE, True)
     manage(sandbox, f"{own} GrpTRES=gres/gpu=-1")
-    assert asked(sandbox)[0] == SHARE
+    assert requested(sandbox)[0] == SHARE
 
 
 def test_jobs_that_others_may_preempt_keep_whole_gpus(sandbox: Sandbox) -> None:
     """Before, one job preempted three shares one after another, and waited 24 s for them."""
     everybody = f"modify user {user_name()} where account={ACCOUNT} set qos+=spare,urgent"
     manage(sandbox, "add qos spare", "add qos urgent set Preempt=spare Priority=1000", everybody)
-    tres, mark = asked(sandbox, "--qos=spare")
+    tres, mark = requested(sandbox, "--qos=spare")
     assert (tres, "jobs of quality of service urgent preempt those of quality of service spare" in mark) == (
         WHOLE,
         True,
     )
-    assert asked(sandbox, "--qos=urgent")[0] == SHARE
+    assert requested(sandbox, "--qos=urgent")[0] == SHARE
 
     spare = [submit(sandbox, LIGHT, "--qos=spare") for _ in range(2)]
     release(sandbox, *spare)

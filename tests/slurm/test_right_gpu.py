@@ -16,11 +16,11 @@ from gpusage_sandboxes import processes
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from slurm_jobs import wait_for_state
 from waiting import wait_until
-from walls import GPUS, FakeGpus, fake_gpus
+from walls import GPUS, FakeGpus, can_mount, fake_gpus
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.skipif(os.geteuid() != 0, reason="root alone makes mount namespaces and constrains devices"),
+    pytest.mark.skipif(not can_mount(), reason="needs mount namespaces, as root has them"),
 ]
 
 NODE = Path(gpusage_slurm.__file__).parent / "node"

@@ -82,6 +82,7 @@ class Driver:
     def respond(self, pid: int, uid: int, request: dict) -> dict:
         """Do what process *pid* of user *uid* asks for."""
         self.memory = [each for each in self.memory if started(each["pid"]) == each["started"]]
+        self.limits = {of: limit for of, limit in self.limits.items() if self.folder(of[1]).is_dir()}
         who = {"pid": pid, "uid": uid, "started": started(pid), "cgroup": self.cgroup_of(pid)}
         try:
             return {"code": SUCCESS, **getattr(self, f"do_{request['verb']}")(who, request)}
@@ -187,12 +188,7 @@ class Driver:
         """Return how many MiB more the process can have."""
         own = [each for each in self.on(gpu) if each["pid"] == who["pid"]]
         context = 0 if own else self.settings["context_mib"]
-        gone = sum(
-            soft
-            for (uuid, cgroup), (soft, _) in self.limits.items()
-            if uuid == gpu["uuid"] and not self.folder(cgroup).is_dir()
-        )
-        free = gpu["memory_mib"] - self.used(gpu) - gone
+        free = gpu["memory_mib"] - self.used(gpu)
         if request.get("managed"):
             return MAX
         rooms = []

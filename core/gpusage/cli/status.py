@@ -23,6 +23,7 @@ _MISSED = {
     "rest": "not asked, in the pause after several missing answers",
     "unreachable": "while gpusaged was not running",
     "strange": "with an invalid answer",
+    "refused": "whose change the site's own job_submit refused",
 }
 
 
@@ -55,7 +56,7 @@ def daemon_lines(status: Table) -> Iterator[str]:
 
     yield "questions: " + ", ".join(f"{name} {count}" for name, count in lines.items())
     missed = ", ".join(f"{count} {_MISSED.get(why, why)}" for why, count in status.get("missed", {}).items() if count)
-    yield f"left unchanged without an answer: {missed or 'none'}"
+    yield f"left unchanged: {missed or 'none'}"
     yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)
 
     jobs, usage = status.get("job_monitor", {}), status.get("usage", {})

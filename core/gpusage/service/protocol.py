@@ -26,9 +26,9 @@ VERSION = "1"
 LINE_LIMIT_BYTES = 128 * 1024
 MAXIMUM_COUNT = 10**9
 NUMBER_CHARACTERS = 12
-MISSED = ("silent", "rest", "unreachable", "strange")
+MISSED = ("silent", "rest", "unreachable", "strange", "refused")
 """Why a client left a job alone: no answer within its limit; not asked during the pause after that; nobody listened; an
-answer that is not valid."""
+answer that is not valid; the site's own script refused another request for a share."""
 
 
 class ProtocolError(ValueError):

@@ -134,7 +134,7 @@ class RequestHandler:
                 self.missed[why] += count
             if request.missed:
                 counts = ", ".join(f"{why} {count}" for why, count in request.missed.items())
-                _log.warning("%s: jobs before this one got no answer: %s", request.manager, counts)
+                _log.warning("%s: jobs before this one were left unchanged: %s", request.manager, counts)
 
             response: DecidedResponse | None = snapshot.decision_cache.find(request)
             if response is not None:

@@ -43,5 +43,5 @@ def test_a_daemon_is_shown_with_what_needs_a_person() -> None:
     )
     assert "kill switch: ON (/off)" in lines
     assert "configuration: /f; not usable, the last good one is in force: broken" in lines
-    assert "left unchanged without an answer: 2 not answered in time" in lines
+    assert "left unchanged: 2 not answered in time" in lines
     assert lines[-2:] == ["restored, because they could not start as a share: 3 jobs", "job 7 waits"]

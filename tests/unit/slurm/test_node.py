@@ -134,7 +134,8 @@ def test_a_control_command_that_knows_no_multiuser_server_serves_one_user(node: 
 
 def test_a_daemon_that_another_users_jobs_left_behind_is_stopped(node: Node) -> None:
     node.prolog(7, user=1000)
-    (node.root / "gpu-0" / "jobs" / "7").unlink()  # its epilog could not get the lock
+    for folder in ("jobs", "users"):
+        (node.root / "gpu-0" / folder / "7").unlink()  # its epilog could not get the lock
     node.prolog(8, user=1001)
     assert not node.serves(8)
     assert not node.runs()
@@ -445,12 +446,10 @@ def test_a_gpu_whose_uuid_nobody_knows_is_not_shared_through_mps(node: Node, tmp
 
 
 def stand_in_daemon(node: Node, device: str = "0") -> subprocess.Popen[bytes]:
-    """Start a process that has the control daemon's name and is in its PID file."""
-    program = node.root.parent / "bin" / "nvidia-cuda-mps-control"
-    program.parent.mkdir(exist_ok=True)
-    shutil.copy(shutil.which("sleep") or "", program)
-    daemon = subprocess.Popen([program, "60"])
-    (node.root / f"gpu-{device}" / "pipe" / "nvidia-cuda-mps-control.pid").write_text(f"{daemon.pid}\n")
+    """Start a process that has the control daemon's folder and is in its PID file."""
+    pipe = node.root / f"gpu-{device}" / "pipe"
+    daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)})
+    (pipe / "nvidia-cuda-mps-control.pid").write_text(f"{daemon.pid}\n")
     return daemon
 
 
@@ -731,7 +730,7 @@ def test_a_daemon_that_hangs_is_left_alone_and_costs_a_job_its_mps_alone(node: N
 def test_another_users_job_is_told_so(node: Node) -> None:
     node.prolog(7, user=1000)
     node.prolog(8, user=1001)
-    assert node.granted(8) == Allocation(share_percent=40, trouble="the MPS daemon of the GPU serves another user")
+    assert node.granted(8) == Allocation(share_percent=40, trouble="another user's job has a part of the GPU")
 
 
 def test_a_daemon_that_an_earlier_release_started_is_used(node: Node) -> None:

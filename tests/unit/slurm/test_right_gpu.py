@@ -17,7 +17,7 @@ import pytest
 
 import gpusage_slurm
 from gpusage.node.dividing.granted import read_granted
-from walls import GPUS, FakeGpus, fake_gpus, stand_in_tree
+from walls import GPUS, FakeGpus, can_mount, fake_gpus, stand_in_tree
 
 NODE = Path(gpusage_slurm.__file__).parent / "node"
 SHARE = {"GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", "GPUSAGE_NOTICE": "no"}
@@ -93,7 +93,7 @@ def test_a_job_finds_its_own_gpu_with_mps_and_without(node: Node, device: str, c
     assert node.parses(**variables) is parses
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone makes mount namespaces")
+@pytest.mark.skipif(not can_mount(), reason="needs mount namespaces, as root has them")
 @pytest.mark.parametrize(("device", "constrained"), [("0", False), ("3", False), ("3", True)])
 def test_in_a_container_a_job_finds_its_own_gpu_and_with_the_folder_its_daemon(
     node: Node, device: str, constrained: bool

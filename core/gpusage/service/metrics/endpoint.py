@@ -211,7 +211,7 @@ class MetricsCollector(Collector):
         )
         yield _labelled_counter(
             "gpusage_answers_missed",
-            "Jobs left unchanged without an answer, as clients report.",
+            "Jobs left unchanged, as clients report.",
             ("reason",),
             {(reason,): count for reason, count in missed.items()},
         )

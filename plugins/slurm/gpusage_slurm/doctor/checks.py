@@ -28,6 +28,7 @@ from gpusage_slurm.install.lua_scripts import find_block
 from gpusage_slurm.install.node_scripts import (
     EPILOG,
     PROLOG,
+    TASK_EPILOG,
     TASK_PROLOG,
     missing_scripts,
     path_not_owned_by_root,
@@ -227,6 +228,28 @@ def _executable(name: str, *scripts: str) -> Finding:
     return passed(name, ", ".join(scripts))
 
 
+def reruns(name: str, evidence: Evidence) -> Finding:
+    """Check that a job which ran out of its share's memory runs again."""
+    script = script_path(evidence.settings, TASK_EPILOG)
+    only_certain = "only jobs whose need of memory is certain get a share"
+    if script is None:
+        used = evidence.settings.get("taskepilog") or "(none)"
+        return warned(name, f"TaskEpilog={used}: no job runs again, and {only_certain}", _INSTALL_AGAIN)
+    if evidence.settings.get("jobrequeue") == "0":
+        return warned(
+            name, f"JobRequeue=0: no job runs again, and {only_certain}", "JobRequeue=1, if jobs may run twice"
+        )
+
+    # No trial without a job tells whether a site lets users change their jobs, so real refusals are counted.
+    runnable = _executable(name, script)
+    refused = (evidence.own.status or {}).get("missed", {}).get("refused", 0)
+    if refused and runnable.verdict == "pass":
+        observation = f"the site's own job_submit refused {refused} times that a user changed Gres of a share"
+        todo = "let slurm_job_modify pass Gres of one's own jobs, or set [sharing] rescue = false"
+        return warned(name, f"{observation}: such a job cannot run again", todo)
+    return runnable
+
+
 def job_container(name: str, evidence: Evidence) -> Finding:
     """Check whether jobs see the folder by which CUDA's processes may meet; nobody has tried MPS without it."""
     kind = evidence.settings.get("jobcontainertype", "")
@@ -287,10 +310,13 @@ _SLURM_CHECKS: Mapping[str, Callable[[str, Evidence], Finding]] = MappingProxyTy
         "luaposix": lua_posix,
         "task prolog": task_prolog,
         "node prolog": node_prolog,
+        "task epilog": reruns,
         "job containers": job_container,
         "sampler": sampler,
         "gres/mps": gpu_checks.shares,
         "memory limits": gpu_checks.memory_limits,
+        "GPUs of this node": gpu_checks.node_gpus,
+        "devices": gpu_checks.devices,
         "slices": gpu_checks.slices,
         "all_sharing": gpu_checks.all_sharing,
         "mps units": gpu_checks.untyped_units,

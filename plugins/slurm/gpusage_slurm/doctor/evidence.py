@@ -28,6 +28,7 @@ from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.limits import Limit, read_books, unseen_limits
 from gpusage_slurm.cluster.nodes import pyslurm_version
 from gpusage_slurm.cluster.pools import read_cluster
+from gpusage_slurm.doctor.node_gpus import exclusive_gpus, foreign_mps_daemons
 from gpusage_slurm.install.node_scripts import PROLOG, SAMPLER, script_path
 from gpusage_slurm.install.site import Site, find_site, plan_installation, socket_candidates
 
@@ -50,13 +51,14 @@ class Evidence:
 
     Attributes:
         settings: Of `scontrol show config`; empty where slurmctld does not answer, and *trouble* says why.
-        scripts: Texts of slurm.conf, job_submit.lua and cli_filter.lua, by name.
+        scripts: Texts of slurm.conf, cgroup.conf, job_submit.lua and cli_filter.lua, by name.
         outdated: Names of the files that installing again would change; ``None`` if that cannot be known.
         own: Of gpusage itself.
         daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` if that cannot be known.
         partitions: As slurmctld describes them.
         limits: On GPUs, those that do not count shares; ``None`` where slurmdbd does not tell, and *limits_trouble*
             says why.
+        foreign_mps, exclusive_gpus: As `node_gpus` yields them.
         sampler: The Python that samples what jobs do, where this host is a node; empty where there is none.
         dry_run_arrived: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
     """
@@ -78,6 +80,8 @@ class Evidence:
     sampler: str = ""
     limits: tuple[Limit, ...] | None = ()
     limits_trouble: str = ""
+    foreign_mps: tuple[str, ...] = ()
+    exclusive_gpus: tuple[str, ...] = ()
 
 
 def dry_run_crashes(settings: Mapping[str, str]) -> bool:
@@ -118,7 +122,7 @@ def collect_evidence(slurm_conf: Path | None = None) -> Evidence:
     except GpuUsageError as error:
         trouble = trouble or str(error)
     if site:
-        paths = {name: site.folder / name for name in ("job_submit.lua", "cli_filter.lua")}
+        paths = {name: site.folder / name for name in ("job_submit.lua", "cli_filter.lua", "cgroup.conf")}
         scripts = {name: read_or_empty(path) for name, path in {**paths, "slurm.conf": site.slurm_conf}.items()}
 
     configuration, configuration_trouble = read_configuration()
@@ -146,6 +150,8 @@ def collect_evidence(slurm_conf: Path | None = None) -> Evidence:
         cluster=cluster,
         limits=limits,
         limits_trouble=limits_trouble,
+        foreign_mps=tuple(foreign_mps_daemons()),
+        exclusive_gpus=tuple(exclusive_gpus()),
         own=own,
         dry_run_arrived=_dry_run(own.socket) if settings and own.status and not dry_run_crashes(settings) else None,
         lua_modules=_lua_modules(),

@@ -13,6 +13,7 @@ from gpusage_slurm.doctor.evidence import Evidence
 from gpusage_slurm.install.site import tracks_or_bills_mps, uses_slurmdbd
 
 _MOST_REMEDIES = 4
+_CONSTRAINS = re.compile(r"^\s*ConstrainDevices\s*=\s*(\w+)", re.IGNORECASE | re.MULTILINE)
 _TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECASE | re.MULTILINE)
 
 
@@ -25,15 +26,44 @@ def shares(name: str, evidence: Evidence) -> Finding:
         return failed(name, "no node has a GPU", "declare gres/gpu in slurm.conf and gres.conf")
 
     bare = [pool.site_type for pool in pools if not pool.mps_per_gpu]
+    partly = [pool.site_type for pool in pools if len({kind.has_shares for kind in pool.node_kinds}) > 1]
     unknown = [pool.site_type for pool in pools if pool.gpu is None]
     todo = "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU, and in gres.conf Name=mps Count=100"
     if len(bare) == len(pools):
         return failed(name, f"no GPU can be shared: {', '.join(bare)}", todo)
     if bare:
         return warned(name, f"these GPUs cannot be shared: {', '.join(bare)}", todo)
+    if partly:
+        observation = f"some nodes with {', '.join(partly)} have no mps: no share ever starts there"
+        return warned(name, observation, f"if they shall be shared: {todo}")
     if unknown:
         return warned(name, f"unknown GPU types: {', '.join(unknown)}", "name them as `gpusage gpus` does")
     return passed(name, ", ".join(f"{pool.gpu_count} {pool.site_type} of {pool.mps_per_gpu}" for pool in pools))
+
+
+def node_gpus(name: str, evidence: Evidence) -> Finding:
+    """Check that nobody but gpusage divides this node's GPUs."""
+    if evidence.foreign_mps:
+        observation = f"MPS daemons of others run here: {', '.join(evidence.foreign_mps)}"
+        todo = "end them in the nodes' own prolog: gpusage starts one for each GPU that it shares"
+        return warned(name, f"{observation}; beside their clients a share runs by time slices only", todo)
+    if evidence.exclusive_gpus:
+        observation = f"GPUs that one program alone may use: {', '.join(evidence.exclusive_gpus)}"
+        todo = "nvidia-smi -c DEFAULT on the nodes whose GPUs are shared"
+        return warned(name, f"{observation}; beside another job a share whose MPS does not start fails there", todo)
+    return passed(name, "no other MPS daemon, no exclusive compute mode here")
+
+
+def devices(name: str, evidence: Evidence) -> Finding:
+    """Check that a job sees its own GPU alone, under the number 0."""
+    # Slurm 22.05 shows cgroup.conf's settings only where a plugin uses them.
+    lines = _CONSTRAINS.findall(evidence.scripts.get("cgroup.conf", ""))
+    is_set = (evidence.settings.get("constraindevices") or (lines[-1] if lines else "no")).lower() == "yes"
+    if is_set and "task/cgroup" in evidence.settings.get("taskplugin", ""):
+        return passed(name, "ConstrainDevices: a job sees its own GPU alone, as number 0")
+    observation = "without ConstrainDevices=yes and task/cgroup a share finds any but a node's first GPU by its UUID"
+    todo = "ConstrainDevices=yes in cgroup.conf, task/cgroup in TaskPlugin; then restart slurmctld and the slurmds"
+    return warned(name, f"{observation}, on which programs fail that expect a number", todo)
 
 
 def memory_limits(name: str, evidence: Evidence) -> Finding:

@@ -310,6 +310,12 @@ function M.send_failure(number, user)
   if not done and tostring(problem):find("timeout", 1, true) then pause_after_timeout(now()) end
 end
 
+-- Return whether `record` is a job that we gave a share, and `submitter` its user.
+function M.is_own_share(record, submitter)
+  local mark = get(record, "admin_comment")
+  return type(mark) == "string" and mark:find(" REWRITE .*mps:") and submitter ~= nil and get(record, "user_id") == submitter
+end
+
 -- Remove our epilog's note from an update of a job's comment, and report it to gpusaged. The number comes from the mark, not
 -- from the user. slurmctld calls this before it checks whose job it is: only a note of the job's own user counts.
 function M.modify(job, record, submitter)
@@ -338,7 +344,11 @@ function M.wrap(settings)
   function slurm_job_modify(job, record, partitions, submitter)
     local verdict = slurm.SUCCESS
     if own_modify then verdict = own_modify(job, record, partitions, submitter) end
-    if verdict == nil or verdict == slurm.SUCCESS then pcall(M.modify, job, record, submitter) end
+    if verdict == nil or verdict == slurm.SUCCESS then
+      pcall(M.modify, job, record, submitter)
+    elseif get(job, "tres_per_node") and M.is_own_share(record, submitter) then
+      count_missed("refused") -- so a job that runs out of its share's memory could not run again
+    end
     return verdict
   end
 end

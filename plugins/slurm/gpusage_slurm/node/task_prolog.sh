@@ -64,6 +64,9 @@ fi
 
 [ -n "${GPUSAGE_DECISION:-}" ] || exit 0
 
+# The prolog has sent the job back to the queue: slurmctld ends this step, and its program must not begin before.
+[ ! -e "${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/granted/${SLURM_JOB_ID:-none}.back" ] || sleep 30
+
 # A slice (MIG) needs nothing of what follows, unless the job lacked memory there and runs again, elsewhere.
 case ${SLURM_RESTART_COUNT:-0}/$GPUSAGE_DECISION in
     0/gpu:*) exit 0 ;;
@@ -95,7 +98,7 @@ if [ -n "$whole" ]; then
     done
     case ${SLURM_RESTART_COUNT:-0}/$is_script in
         [1-9]*/yes)
-            echo "print gpusage: this job runs again, with a whole GPU: 'gpusage decisions $SLURM_JOB_ID' says why."
+            echo "print gpusage: this job starts again, with a whole GPU: 'gpusage decisions $SLURM_JOB_ID' says why."
             ;;
     esac
 fi

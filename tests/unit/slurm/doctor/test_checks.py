@@ -10,7 +10,8 @@ import pytest
 from gpusage.boundary.edits import make_edits
 from gpusage.cli.admin import Finding, OwnEvidence
 from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMode
-from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_hooks.types import Cluster, GpuPool, NodeKind
+from gpusage_slurm.cluster.limits import Limit
 from gpusage_slurm.doctor.checks import run_checks
 from gpusage_slurm.doctor.evidence import Evidence, sampler_python
 from gpusage_slurm.install.lua_scripts import LUA_FOLDER, job_submit_block, with_block
@@ -27,6 +28,9 @@ SETTINGS: Mapping[str, str] = {
     "schedulerparameters": "ignore_prefer_validation",
     "accountingstoragetype": "accounting_storage/slurmdbd",
     "accountingstoragetres": "cpu,gres/gpu,gres/mps",
+    "constraindevices": "yes",
+    "taskplugin": "task/cgroup,task/affinity",
+    "jobrequeue": "1",
 }
 SCRIPTS: Mapping[str, str] = {
     "slurm.conf": "AccountingStorageType=accounting_storage/slurmdbd\nPartitionName=p TRESBillingWeights=GRES/mps=1\n",
@@ -37,12 +41,13 @@ SCRIPTS: Mapping[str, str] = {
 
 @pytest.fixture
 def healthy(tmp_path: Path) -> Evidence:
-    names = ("task_prolog", "prolog", "epilog")
+    names = ("task_prolog", "task_epilog", "prolog", "epilog")
     scripts = {name: tmp_path / f"gpusage_{name}.sh" for name in names}
     for script in scripts.values():
         script.touch(mode=0o755)
     node_side = {
         "taskprolog": str(scripts["task_prolog"]),
+        "taskepilog": str(scripts["task_epilog"]),
         "prolog[0]": "/site/prolog",
         "prolog[1]": str(scripts["prolog"]),
         "epilog": str(scripts["epilog"]),
@@ -72,6 +77,69 @@ def with_own(evidence: Evidence, **changes: Any) -> Evidence:  # any field of wh
 
 def finding(evidence: Evidence, check: str) -> Finding:
     return next(actual for actual in run_checks(evidence) if actual.check == check)
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "verdict", "words"),
+    [
+        ({"taskepilog": "/site/epilog"}, "task epilog", "warn", "TaskEpilog=/site/epilog: no job runs again"),
+        ({"taskepilog": "/gone/gpusage_task_epilog.sh"}, "task epilog", "fail", "is not executable here"),
+        ({"jobrequeue": "0"}, "task epilog", "warn", "JobRequeue=0"),
+        ({"constraindevices": "no"}, "devices", "warn", "by its UUID"),
+        ({"constraindevices": ""}, "devices", "warn", "by its UUID"),
+        ({"taskplugin": "task/affinity"}, "devices", "warn", "by its UUID"),
+    ],
+)
+def test_what_a_site_sets_otherwise_is_told(
+    healthy: Evidence, changes: dict[str, str], check: str, verdict: str, words: str
+) -> None:
+    made = finding(replace(healthy, settings={**healthy.settings, **changes}), check)
+    assert made.verdict == verdict
+    assert words in made.observation
+
+
+def test_a_site_that_lets_no_user_change_gres_is_told_by_what_its_script_refused(healthy: Evidence) -> None:
+    made = finding(with_own(healthy, status={"missed": {"refused": 2}}), "task epilog")
+    assert (made.verdict, "refused 2 times" in made.observation) == ("warn", True)
+
+
+def test_cgroup_conf_says_too_whether_devices_are_constrained(healthy: Evidence) -> None:
+    """Where slurmctld does not show it."""
+    settings = {**healthy.settings, "constraindevices": ""}
+    scripts = {**healthy.scripts, "cgroup.conf": "# ConstrainDevices=no\nConstrainDevices = yes\n"}
+    assert finding(replace(healthy, settings=settings, scripts=scripts), "devices").verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"foreign_mps": ("7 (/tmp/nvidia-mps)",)}, "7 (/tmp/nvidia-mps)"),
+        ({"exclusive_gpus": ("0 (Exclusive_Process)",)}, "0 (Exclusive_Process)"),
+    ],
+)
+def test_whoever_else_divides_this_nodes_gpus_is_told(healthy: Evidence, changes: dict[str, Any], words: str) -> None:
+    made = finding(replace(healthy, **changes), "GPUs of this node")
+    assert (made.verdict, words in made.observation) == ("warn", True)
+
+
+def test_nodes_of_a_type_without_mps_are_told(healthy: Evidence) -> None:
+    kinds = (NodeKind(has_shares=True), NodeKind(has_shares=False))
+    partly = Cluster(manager="slurm", version="26.05", pools=(replace(POOL, node_kinds=kinds),))
+    made = finding(replace(healthy, cluster=partly), "gres/mps")
+    assert (made.verdict, "some nodes with v100 have no mps" in made.observation) == ("warn", True)
+
+
+def test_limits_that_do_not_count_shares_are_told_with_the_lines_to_add(healthy: Evidence) -> None:
+    limits = (
+        Limit(scope="qos=a", reason="quality of service a has a limit", remedies=("weigh", "limit a")),
+        Limit(scope="qos=b", reason="quality of service b has a limit", remedies=("weigh", "limit b")),
+        Limit(scope="qos=c", reason="quality of service c allows no GPU"),
+    )
+    made = finding(replace(healthy, limits=limits), "limits")
+    assert (made.verdict, made.todo) == ("fail", "weigh; limit a; limit b")
+    assert made.observation == "quality of service a has a limit, and 1 more such limits: whole GPUs are kept there"
+    unknown = finding(replace(healthy, limits=None, limits_trouble="no answer"), "limits")
+    assert (unknown.verdict, "no answer" in unknown.observation) == ("fail", True)
 
 
 def test_a_healthy_site_passes_every_check(healthy: Evidence) -> None:

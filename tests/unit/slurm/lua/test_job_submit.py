@@ -590,6 +590,26 @@ def test_what_our_epilog_says_of_a_failed_share_goes_to_gpusaged_and_not_into_th
     assert requests == ([{"v": 1, "op": "failure", "number": "0123456789ab", "user": "7"}] if left != comment else [])
 
 
+def test_a_sites_refusal_to_change_a_share_is_counted(drive: Drive, tmp_path: Path) -> None:
+    """By what doctor says then: without it no job that runs out of its share's memory runs again."""
+    body = f"""
+        function slurm_job_modify() return slurm.ERROR end
+        require("gpusage").wrap{{ socket = "{tmp_path / "s"}", limit_ms = 1000 }}
+        local share = {{ user_id = 7, admin_comment = "gpusage 0123456789ab REWRITE gres/gpu:1 -> gres/mps:50 | x" }}
+        local whole = {{ user_id = 7, admin_comment = "gpusage 0123456789ab KEEP gres/gpu:1 | x" }}
+        local verdict = slurm_job_modify({{ tres_per_node = "gres:gpu:1" }}, share, {{}}, 7)
+        slurm_job_modify({{ tres_per_node = "gres:gpu:1" }}, share, {{}}, 8)
+        slurm_job_modify({{ tres_per_node = "gres:gpu:1" }}, whole, {{}}, 7)
+        slurm_job_modify({{ comment = "x" }}, share, {{}}, 7)
+        slurm_job_submit(job_of(), {{}}, 7)
+        return {{ verdict = verdict }}
+        """
+    with server(tmp_path / "s", answering(REWRITE)) as questions:
+        report = drive(body)
+    assert report["verdict"] == "-1"
+    assert json.loads(questions[0])["missed"] == {"refused": 1}
+
+
 def test_nobody_tells_of_a_failure_of_another_users_job(drive: Drive, tmp_path: Path) -> None:
     """The controller asks job_submit before it looks whether who submits an update may do so."""
     body = f"""

@@ -1,0 +1,204 @@
+"""Jobs of several users on a real Slurm, without gpusage (whole GPUs) and with it (shares): is any GPU two users'?
+
+Each job writes down where it runs, as whom, and from when to when; so whose programs ran on a GPU at the same time is
+known exactly, and from nobody but them. Users submit bursts of jobs that are alike. The nodes have stand-ins for MPS.
+As root only: the jobs belong to Unix users that every Linux has.
+
+Example: python bench/users.py --jobs 1000 --nodes 16xv100:2
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import combinations, groupby
+from pathlib import Path
+
+import click
+
+from gpusage.decisions.advisor import advisor
+from gpusage.graphs.card.text import encode
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm.creation import install_plugin
+from gpusage_slurm.install.node_scripts import EPILOG, PROLOG, TASK_PROLOG
+
+ROOT = Path(__file__).parents[1]
+USERS = (1, 2, 3, 5, 6, 7, 8, 9, 10, 13)
+"""The numbers of daemon, bin, sys, games and others."""
+SHARES = (
+    "dlrm.onnx,batch=8,mode=infer",
+    "resnet18.onnx,batch=8,utilization=15",
+    "resnet18.onnx,batch=32,utilization=40",
+)
+WHOLE_PART = 0.2
+SCRIPT = 'echo "$SLURMD_NODENAME $SLURM_JOB_GPUS $(id -u) $(date +%s.%N)"; sleep {}; date +%s.%N'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """A job: when it is submitted, in seconds from the start; by whom; its comment, empty for one that stays whole."""
+
+    at_s: float
+    uid: int
+    comment: str
+    duration_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of the jobs.
+
+    Attributes:
+        meetings: Pairs of programs of different users that ran on one GPU at the same time.
+        drained: Nodes that take no jobs any more.
+        waits_s: From the submission to the program's begin.
+        shares: Jobs that became a share when they were submitted.
+        lost: Those of them that got their whole GPU back.
+        restarts: Starts that were turned back.
+    """
+
+    meetings: Sequence[str]
+    drained: int
+    waits_s: Sequence[float]
+    shares: int
+    lost: int
+    restarts: int
+
+    def __str__(self) -> str:
+        p99_s = statistics.quantiles(self.waits_s, n=100)[98]
+        lost = f"{self.shares} shares, {self.lost} lost, {self.restarts} starts turned back"
+        waits = f"mean wait {statistics.fmean(self.waits_s):.1f} s, p99 {p99_s:.1f} s"
+        return f"{len(self.meetings)} meetings {self.meetings}, {self.drained} nodes drained, {waits}, {lost}"
+
+
+def draw(count: int, gpu_count: int, seed: int, *, load: float, duration_s: float, burst: float) -> list[Draw]:
+    """Return jobs whose whole GPUs would keep the part *load* of *gpu_count* GPUs busy."""
+    numbers = random.Random(seed)  # no secret
+    draws: list[Draw] = []
+    at_s = 0.0
+    while len(draws) < count:
+        uid, size = numbers.choice(USERS), max(1, round(numbers.expovariate(1 / burst)))
+        comment = "" if numbers.random() < WHOLE_PART else numbers.choice(SHARES)
+        for _ in range(min(size, count - len(draws))):
+            length = max(2, round(numbers.lognormvariate(0, 0.8) * duration_s / 1.377))
+            draws.append(Draw(at_s=at_s, uid=uid, comment=comment, duration_s=length))
+        at_s += numbers.expovariate(load * gpu_count / duration_s / size)
+    return draws
+
+
+@contextmanager
+def started(nodes: str, release: str | None, *, settings: tuple[str, ...] = ()) -> Iterator[Sandbox]:
+    """Start a cluster whose folder all users may enter, as /etc and /usr are entered elsewhere."""
+    with start_sandbox(ClusterPlan(nodes=parse_nodes(nodes), settings=settings), release=release) as sandbox:
+        sandbox.layout.folder.chmod(0o711)
+        sandbox.layout.jobs.chmod(0o1777)
+        yield sandbox
+
+
+def install(sandbox: Sandbox, stuck_after_s: float) -> None:
+    """Install gpusage; each node has MPS, and a folder of its own for it, as it would have /run."""
+    install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\n")
+    conf, toml = sandbox.layout.slurm_conf, sandbox.layout.gpusage_toml
+    toml.write_text(toml.read_text().replace("refresh_s = 1\n", f"refresh_s = 1\nstuck_after_s = {stuck_after_s}\n"))
+    for script in (PROLOG, EPILOG, TASK_PROLOG):
+        wrapper, copy = script.copy(sandbox.layout.etc), script.copy(sandbox.layout.libexec)
+        exports = f"GPUSAGE_MPS_CONTROL={ROOT}/tests/standins/nvidia-cuda-mps-control GPUSAGE_CUDA_LIBRARY=none"
+        folder = f"GPUSAGE_MPS_FOLDER={sandbox.layout.state}/mps/$SLURMD_NODENAME"
+        path = f"PATH={sandbox.installation.programs}:/usr/bin:/bin"
+        wrapper.write_text(f"#!/bin/sh\nexport {exports} {folder} {path}\nexec {copy}\n")
+        wrapper.chmod(0o755)
+        conf.write_text(conf.read_text().replace(f"{script.key}={copy}", f"{script.key}={wrapper}"))
+    # The jobs bring their cards, so that nobody reads the same models a thousand times.
+    lines = conf.read_text().splitlines(keepends=True)
+    conf.write_text("".join(line for line in lines if not line.startswith("CliFilterPlugins=")))
+    for folder_above in (sandbox.layout.state, sandbox.layout.etc, sandbox.layout.libexec):
+        folder_above.chmod(0o711)
+    sandbox.reconfigure()
+
+
+def run(sandbox: Sandbox, draws: Sequence[Draw]) -> Result:
+    """Submit each of *draws* at its time, wait for all, and return what became of them."""
+    cards = {each.partition(",")[0]: "" for each in SHARES}
+    cards = {name: encode(advisor().read(str(ROOT / "examples" / "models" / name))) for name in cards}
+    begun_s = time.time()
+
+    def submit(each: Draw) -> tuple[str, float]:
+        time.sleep(max(0.0, begun_s + each.at_s - time.time()))
+        comment = (f"--comment=model={each.comment}",) if each.comment else ()
+        environment = {"GPUSAGE_CARD": cards[each.comment.partition(",")[0]]} if each.comment else {}
+        output = f"--output={sandbox.layout.jobs}/%j.out"
+        command = ("sbatch", "--parsable", f"--uid={each.uid}", "--gres=gpu:1", "--chdir=/", output, *comment)
+        submitted_s = time.time()
+        done = sandbox.run(*command, f"--wrap={SCRIPT.format(each.duration_s)}", environment=environment)
+        return done.stdout.strip(), submitted_s
+
+    with ThreadPoolExecutor(max_workers=4) as threads:
+        submitted = dict(threads.map(submit, draws))
+    sandbox.wait_for_queue(3600.0)
+
+    waits_s, stays = [], []
+    for job, submitted_s in submitted.items():
+        line, _, end = (sandbox.layout.jobs / f"{job}.out").read_text().strip().rpartition("\n")
+        node, gpu, uid, start = line.splitlines()[-1].split()
+        waits_s.append(float(start) - submitted_s)
+        stays.append(((node, gpu), int(uid), float(start), float(end)))
+    meetings = []
+    for _, group in groupby(sorted(stays), key=lambda stay: stay[0]):
+        there = list(group)
+        for (_, uid, start, end), (_, other, other_start, other_end) in combinations(there, 2):
+            if uid != other and start < other_end and other_start < end:
+                meetings.append(f"{there[0][0]}: {uid} {start} {end}, {other} {other_start} {other_end}")
+
+    states = sandbox.run("sinfo", "-hN", "-o", "%T").stdout.split()
+    listed = sandbox.run("squeue", "-ht", "all", "-O", "JobID:16,RestartCnt:8,admin_comment:1100").stdout.splitlines()
+    mine = [line for line in listed if line.split()[0] in submitted]
+    lost = sum(" BACK " in line for line in mine)
+    return Result(
+        meetings=meetings,
+        drained=sum("drain" in state or "down" in state for state in states),
+        waits_s=waits_s,
+        shares=lost + sum(" REWRITE gres/gpu:1 -> gres/mps" in line for line in mine),
+        lost=lost,
+        restarts=sum(int(line.split()[1]) for line in mine),
+    )
+
+
+@click.command(help=__doc__)
+@click.option("--jobs", "count", default=1000, show_default=True)
+@click.option("--nodes", default="16xv100:2", show_default=True)
+@click.option("--release", default=None, help="Of Debian or Ubuntu, as of `gpusage slurm sandbox up`.")
+@click.option("--load", default=1.0, show_default=True, help="Work for whole GPUs, as a part of what there are.")
+@click.option("--duration", "duration_s", default=40.0, show_default=True, help="Mean seconds of a job.")
+@click.option("--burst", default=10.0, show_default=True, help="Mean jobs that a user submits at once.")
+@click.option("--stuck-after", "stuck_after_s", default=2.0, show_default=True, help="daemon.stuck_after_s.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--without/--with", "is_without", default=None, help="One of the two runs alone.")
+def main(
+    count: int,
+    nodes: str,
+    release: str | None,
+    stuck_after_s: float,
+    seed: int,
+    *,
+    is_without: bool | None,
+    **how: float,
+) -> None:
+    """Run the same jobs without gpusage and with it, and print a line for each."""
+    gpu_count = sum(node.gpu_count for node in parse_nodes(nodes))
+    draws = draw(count, gpu_count, seed, **how)
+    for without in (True, False):
+        if is_without is not None and is_without != without:
+            continue
+        with started(nodes, release) as sandbox:
+            if not without:
+                install(sandbox, stuck_after_s)
+            click.echo(f"{'without' if without else 'with'} gpusage: {run(sandbox, draws)}")
+
+
+if __name__ == "__main__":
+    main()
