@@ -10,6 +10,7 @@ Example: python bench/users.py --jobs 1000 --nodes 16xv100:2
 from __future__ import annotations
 
 import random
+import shutil
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -105,9 +106,12 @@ def install(sandbox: Sandbox, stuck_after_s: float, settings: str = "") -> None:
     install_plugin(sandbox, "enforce", f"[slurm]\nlimit_ms = 1000\n{settings}")
     conf, toml = sandbox.layout.slurm_conf, sandbox.layout.gpusage_toml
     toml.write_text(toml.read_text().replace("refresh_s = 1\n", f"refresh_s = 1\nstuck_after_s = {stuck_after_s}\n"))
+    control = shutil.copy(
+        ROOT / "tests/standins/nvidia-cuda-mps-control", sandbox.layout.state
+    )  # its log lies beside it
     for script in (PROLOG, EPILOG, TASK_PROLOG):
         wrapper, copy = script.copy(sandbox.layout.etc), script.copy(sandbox.layout.libexec)
-        exports = f"GPUSAGE_MPS_CONTROL={ROOT}/tests/standins/nvidia-cuda-mps-control GPUSAGE_CUDA_LIBRARY=none"
+        exports = f"GPUSAGE_MPS_CONTROL={control} GPUSAGE_CUDA_LIBRARY=none"
         folder = f"GPUSAGE_MPS_FOLDER={sandbox.layout.state}/mps/$SLURMD_NODENAME"
         path = f"PATH={sandbox.installation.programs}:/usr/bin:/bin"
         wrapper.write_text(f"#!/bin/sh\nexport {exports} {folder} {path}\nexec {copy}\n")

@@ -38,7 +38,9 @@ pytestmark = pytest.mark.slurm
 POOL = GpuPool(
     gpu="v100", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100", exact_feature="v100"
 )
-CLUSTER = Cluster(manager="slurm", version="any", pools=(POOL,))
+# Where a second type can be shared, a share needs the feature of the type that its user named.
+OTHER = replace(POOL, gpu="h100-sxm5-80gb", site_type="h100", feature="h100", exact_feature="h100")
+CLUSTER = Cluster(manager="slurm", version="any", pools=(POOL, OTHER))
 SHOW = "show='echo $0 percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE device=$CUDA_VISIBLE_DEVICES mark=$GPUSAGE_DECISION'"
 SCRIPT = f"""#!/bin/sh
 #SBATCH --comment=model=r.onnx,batch=4

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ends import give_training
 from gpusage.store.opening import open_store
 from gpusage.store.rows import UsageQuery
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
@@ -35,7 +36,7 @@ percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
 echo start cap=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT percent=$percent restarts=$SLURM_RESTART_COUNT
 srun --gres=gpu:1 sh -c 'echo step percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE'
 [ ${percent:-100} = 100 ] && [ -z "$ALWAYS" ] && exit 0
-echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.' >&2
+./train "print('torch.OutOfMemoryError: CUDA out of memory.', file=sys.stderr); sys.exit(${STATUS:-1})"
 exit ${STATUS:-1}
 """
 
@@ -45,6 +46,7 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed."""
     with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=slurm_release) as sandbox:
         install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\nback_off = false\n")
+        give_training(sandbox)
         yield sandbox
 
 
@@ -115,6 +117,21 @@ def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     assert datetime.fromisoformat(job_then["StartTime"]).timestamp() > seen.usage.ended_at_s + 2
     assert datetime.fromisoformat(job_then["EligibleTime"]).timestamp() < seen.usage.ended_at_s + SLURMS_OWN_WAIT_S
     store.close()
+
+
+def test_of_an_array_only_the_tasks_that_ran_lack_memory(sandbox: Sandbox) -> None:
+    """At first gpusaged is stopped. Two tasks run at a time; without this each of the six would run twice."""
+    array = shared(sandbox, "--array=1-6%2")
+    with stopped_gpusaged(sandbox):
+        release(sandbox, array)
+        ended = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 7)]
+    assert 1 <= sum(int(task["Restarts"]) for task in ended) <= 2
+    array = shared(sandbox, "--array=1-3%1", script=f"sleep 3\n{STARVES}")
+    release(sandbox, array)
+    tasks = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 4)]
+    assert [task["Restarts"] for task in tasks] == ["1", "0", "0"]
+    assert " BACK gres/mps:" in tasks[2]["AdminComment"]
+    assert f"that was task {array}_1 of its array" in tasks[2]["AdminComment"]
 
 
 def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sandbox: Sandbox) -> None:

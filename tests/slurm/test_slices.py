@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.store.opening import open_store
+from gpusage.store.rows import UsageQuery
 from gpusage_sandboxes.layout import SandboxNode
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, start_sandbox
 from gpusage_sandboxes.slurm.creation import install_plugin
@@ -24,10 +26,11 @@ SETTINGS = f'[sharing]\ncap = "double"\nsizes = [50]\n{GENEROUS}'
 
 @pytest.fixture(scope="module")
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
-    """Return a cluster with one V100 and two slices, whose daemon lets a job go that has been stuck for two seconds."""
+    """Return a cluster with two slices and two GPUs, whose daemon lets a job go that has been stuck for two seconds."""
     nodes = (
         SandboxNode(name="n1", gpu_type="v100", gpu_count=1),
         SandboxNode(name="n2", gpu_type=SLICE, gpu_count=2),
+        SandboxNode(name="n3", gpu_type="a100", gpu_count=1),
     )
     with start_sandbox(ClusterPlan(nodes=nodes), release=slurm_release) as sandbox:
         install_plugin(sandbox, "enforce", SETTINGS)
@@ -57,6 +60,39 @@ def test_a_slice_is_asked_for_by_its_own_name_and_let_go_where_none_is_free(sand
     )
     sandbox.run("scancel", *others)
     wait_for_state(sandbox, waiting, "COMPLETED")
+
+
+def test_a_job_that_lacks_memory_on_its_slice_runs_again_on_a_larger_gpu_and_so_does_the_next(
+    sandbox: Sandbox,
+) -> None:
+    """22.05 changes no waiting slice, so that there the next try alone is larger."""
+    starves = """
+echo "here: $GPUSAGE_DECISION restarts=$SLURM_RESTART_COUNT"
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0
+echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 24.00 GiB.' >&2
+exit 1
+"""
+    name = ("--job-name=large", "--open-mode=append")
+    job = submitted(sandbox, SLICE, *name, wrap=starves)
+    assert f"-> gres/gpu:{SLICE}:1, else a100 |" in show_job(sandbox, job)["AdminComment"]
+    release(sandbox, job)
+    text = sandbox.layout.jobs / f"slurm-{job}.out"
+    if sandbox.installation.major_minor < TURNS_BACK:
+        wait_for_state(sandbox, job, "FAILED", restarts=0)
+        assert "The next job like it gets gres/gpu:a100:1" in text.read_text()
+    else:
+        again = wait_for_state(sandbox, job, "COMPLETED", restarts=1)
+        assert (again["TresPerNode"], again["NodeList"]) == ("gres/gpu:a100:1", "n3")
+        assert "runs again by itself, once, with gres/gpu:a100:1" in text.read_text()
+        assert text.read_text().count("gpusage: this job runs again, with a whole GPU") == 1
+    next_try = submitted(sandbox, "gpu:a100:1", *name)
+    assert "failed in its part of a GPU, so this one has a100" in show_job(sandbox, next_try)["AdminComment"]
+    sandbox.run("scancel", next_try)
+    store = open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")
+    wait_until(lambda: store.usage(UsageQuery(job_id=job)))
+    (seen,) = store.usage(UsageQuery(job_id=job))
+    assert (seen.usage.outcome, seen.usage.granted.division) == ("out_of_memory", "slice")
+    store.close()
 
 
 def test_a_share_may_use_more_threads_than_slurm_counts(sandbox: Sandbox) -> None:

@@ -37,8 +37,9 @@ MODEL = Path(__file__).parents[2] / "examples" / "models" / "dlrm.onnx"
 COMMENT = f"model={MODEL},batch=8,mode=infer,slowdown=1"
 FACTS = "utilization 40\nenergy 5000\nsm 30\ndram 20\n"
 BUSY = "import time; s = time.process_time()\nwhile time.process_time() < s + 1: pass"
-LOOKED_AT = "until [ $(wc -l <{facts}.looks) -ge 4 ]; do sleep 0.1; done"
+LOOKED_AT = "until [ $(wc -l <{facts}.looks) -ge {lines} ]; do sleep 0.1; done"
 """Waits until the sampler has looked twice more: it asks NVML for the processes, first how many they are."""
+LOOKED_TWICE = 4
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def facts_of(sandbox: Sandbox) -> Path:
 def script(sandbox: Sandbox, *lines: str) -> str:
     """Return a job's script: *lines*, and the wait until the sampler has seen what they did."""
     facts = facts_of(sandbox)
-    return "\n".join([*lines, f": >{facts}.looks", LOOKED_AT.format(facts=facts)])
+    return "\n".join([*lines, f": >{facts}.looks", LOOKED_AT.format(facts=facts, lines=LOOKED_TWICE)])
 
 
 def using(sandbox: Sandbox) -> str:
@@ -177,26 +178,49 @@ def test_a_job_that_a_signal_ended_was_interrupted(sandbox: Sandbox) -> None:
     assert usage["outcome"] == "interrupted"
 
 
-STARVES = """
-[ -n "$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" ] || exit 0
-mib=${{CUDA_MPS_PINNED_DEVICE_MEM_LIMIT#0=}}
-printf '%s' '{facts}' >{file}; echo process $$ $((${{mib%M}} * 1048576)) >>{file}
-"""
+def holding(sandbox: Sandbox, *held_bytes: str) -> str:
+    """Return a script of processes that hold so much GPU memory each, until the sampler has seen them; all end well."""
+    facts = facts_of(sandbox)
+    shown = [
+        f"({LOOKED_AT.format(facts=facts, lines=3 * LOOKED_TWICE)}) & echo process $! $(({held})) >>{facts}"
+        for held in held_bytes
+    ]
+    return "\n".join([f"printf '%s' '{FACTS}' >{facts}", f": >{facts}.looks", *shown, "wait"])
+
+
+CAP = "${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT#0=}"
+FILLED = f"cap={CAP}; cap=$((${{cap%M}} * 1048576))"
+LIGHT = COMMENT.replace(",slowdown=1", "")
 
 
 @pytest.mark.one_release
-def test_a_share_that_fails_with_its_cap_filled_lacked_memory_without_a_word_in_its_output(sandbox: Sandbox) -> None:
-    starves = STARVES.format(facts=FACTS, file=facts_of(sandbox))
-    light = COMMENT.replace(",slowdown=1", "")
+def test_a_share_that_fails_after_its_cap_was_filled_did_not_lack_memory(sandbox: Sandbox) -> None:
+    """An allocator that keeps what it frees fills every cap; what failed here was no program on the GPU."""
     name = f"--job-name=filled-{time.time_ns()}"  # the next try of a job of one name is whole, here as well
-    job = submit_share(sandbox, f"--comment={light}", name, wrap=f"{script(sandbox, starves)}; exit 1")
+    wrap = f"{FILLED}\n{holding(sandbox, 'cap')}\nexit 1"
+    job = submit_share(sandbox, f"--comment={LIGHT}", name, wrap=wrap)
     release(sandbox, job)
     wait_for_state(sandbox, job, "FAILED", restarts=0)
-    wait_until(lambda: show_decision(sandbox, job)["usage"][0]["outcome"] == "out_of_memory")
     (first,) = show_decision(sandbox, job)["usage"]
+    assert first["outcome"] == "failed"
     assert first["memory_bytes"] == first["granted"]["memory_limit_bytes"] > 0
     assert first["granted"]["division"] == "whole"
     assert first["granted"]["trouble"] == "no MPS daemon holds the client: it sees all SMs"
+
+
+@pytest.mark.one_release
+def test_two_processes_above_their_part_in_sum_are_told_to_user_and_admin(sandbox: Sandbox) -> None:
+    """MPS holds each rank of `torchrun --nproc_per_node=2` to the cap; together they take twice as much."""
+    name = f"--job-name=ranks-{time.time_ns()}"
+    wrap = f"{FILLED}\n{holding(sandbox, 'cap * 9 / 10', 'cap * 9 / 10')}"
+    job = submit_share(sandbox, f"--comment={LIGHT}", name, wrap=wrap)
+    release(sandbox, job)
+    wait_for_state(sandbox, job, "COMPLETED")
+    (usage,) = show_decision(sandbox, job)["usage"]
+    assert usage["memory_bytes"] == pytest.approx(1.8 * usage["granted"]["memory_limit_bytes"], rel=1e-6)
+    assert usage["excess"].startswith("its processes together took ")
+    assert usage["excess"] in " ".join(sandbox.run("gpusage", "decisions", job).stdout.split())
+    assert f"slurm job {job} of" in sandbox.run("gpusage", "status").stdout
 
 
 @pytest.mark.one_release

@@ -8,94 +8,23 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from cgroups import plan_of_own, remove_cgroups, restart_node, unified_folder, use_cgroups
+from cgroups import restart_node
 from gpusage.node.dividing.granted import read_granted
-from gpusage_sandboxes.slurm import Sandbox, start_sandbox
-from gpusage_slurm.install.node_scripts import EPILOG, PROLOG, TASK_PROLOG
 from mps import waiting_for_cgroups
 from slurm_jobs import wait_for_state
 from waiting import wait_until
-from walls import FakeGpus, fake_gpus
+from wall_sites import PART_MIB, STATE, Site, walled_site
 
 pytestmark = pytest.mark.slurm
-
-PART_MIB = 32_032  # 40 % of 81,559 MiB less 256 and less 1,223
-STATE = "read -r state _ <{mps}/walls/$SLURM_JOB_ID; echo $1 $state"
-SHARE = ("--gres=mps:40", "--export=ALL,GPUSAGE_DECISION=mps:40,GPUSAGE_NOTICE=no")
-
-
-class Site:
-    """A sandbox whose node has walls, and its GPUs."""
-
-    def __init__(self, sandbox: Sandbox, gpus: FakeGpus, unified: Path) -> None:
-        self.sandbox, self.gpus, self.unified = sandbox, gpus, unified
-        self.mps, self.times = sandbox.layout.state / "mps", sandbox.layout.jobs / "times"
-        self.node = sandbox.nodes()[0]
-        exports = (
-            f"export PATH={gpus.programs}:/usr/bin:/bin GPUSAGE_MPS_FOLDER={self.mps} GPUSAGE_CGROUP_FOLDER={unified} "
-            "GPUSAGE_CUDA_LIBRARY=/none.so GPUSAGE_PROLOG_LIMIT_S=60 GPUSAGE_LIMIT_S=60\n"
-        )
-        lines = ""
-        for script in (PROLOG, EPILOG, TASK_PROLOG):
-            wrapper = script.copy(sandbox.layout.etc)
-            timed = f"trap 'echo $((($(date +%s%N) - $began) / 1000)) >>{self.times}' EXIT\nbegan=$(date +%s%N)\n"
-            # Without systemd, a slurmstepd of 24.11 cannot leave its job's folders, and so cannot remove them.
-            gone = (
-                f"find {unified}/system.slice/{self.node}_*/job_$SLURM_JOB_ID/step_* -depth -type d -exec rmdir {{}} +"
-            )
-            text = {PROLOG: "", EPILOG: f"{gone} 2>/dev/null\n"}
-            wrapper.write_text(f"#!/bin/sh\n{exports}{text.get(script, timed)}{script.path}\n")
-            wrapper.chmod(0o755)
-            lines += f"{script.key}={wrapper}\n"
-        conf = sandbox.layout.slurm_conf
-        conf.write_text(conf.read_text() + lines)
-
-    def submit(self, *options: str, script: str) -> str:
-        """Submit a job that asks for 40 % of a GPU, and return its number."""
-        options = ("--parsable", *SHARE, f"--output={self.sandbox.layout.jobs}/%j.out", *options)
-        path = self.sandbox.layout.jobs / "script.sh"
-        path.write_text(f"#!/bin/sh\nset -- batch\n{STATE.format(mps=self.mps)}\n{script}\n")
-        return self.sandbox.run("sbatch", *options, str(path)).stdout.split(";")[0].strip()
-
-    def finish(self, *options: str, script: str) -> list[str]:
-        """Run a job to its end, and return what it printed."""
-        job = self.submit(*options, script=script)
-        shown = wait_for_state(self.sandbox, job, "COMPLETED", "FAILED", "TIMEOUT")
-        print(shown, *self.output(job), sep="\n")
-        return self.output(job)
-
-    def output(self, job: str) -> list[str]:
-        """Return the lines that *job* has printed."""
-        path = self.sandbox.layout.jobs / f"{job}.out"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [line for line in lines if not line.startswith(("slurmstepd-", "gpusage: "))]
-
-    def limits(self) -> list[tuple[int, int]]:
-        """Return the soft and the hard limit of each cgroup that has one, in MiB."""
-        return [*self.gpus.limits().values()]
 
 
 @pytest.fixture(scope="module")
 def site(slurm_release: str | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    unified = unified_folder()
-    if unified is None:
-        pytest.skip("no cgroup v2 that this user may write to, or no C compiler")
-    programs = tmp_path_factory.mktemp("programs")
-    with (
-        fake_gpus(programs, cgroups=str(unified)) as gpus,
-        start_sandbox(plan_of_own("h100", 4), release=slurm_release) as sandbox,
-    ):
-        if sandbox.installation.major_minor < (24, 11):
-            pytest.skip("the plugin cgroup/v2 of 22.05 needs controllers that this host has not")
-        started = Site(sandbox, gpus, unified)
-        use_cgroups(sandbox, unified)
-        yield started
-        sandbox.down()
-        remove_cgroups(unified, started.node)
+    with walled_site(slurm_release, tmp_path_factory.mktemp("programs")) as site:
+        yield site
 
 
 STEPS = """srun sh -c '{state}' sh step
@@ -115,7 +44,7 @@ def test_every_step_of_a_job_is_behind_its_wall(site: Site) -> None:
     assert lines[-1] == "0"
     assert len(groups) == 2
     assert len({line.partition("/step_")[0] for line in groups}) == 1
-    wait_until(lambda: not site.limits())  # the epilog took it away
+    wait_until(lambda: not site.limits())  # they went with the cgroup
 
 
 def test_a_job_of_an_array_and_one_that_runs_again_have_walls_of_their_own(site: Site) -> None:

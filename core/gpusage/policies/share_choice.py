@@ -199,11 +199,12 @@ def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
 def slice_offers(policy_input: PolicyInput) -> Iterator[Offer]:
     """Yield the slices that the job of *policy_input* may use, each whole."""
     request = policy_input.request
+    may_repeat = request.repeatable and policy_input.cluster.repeats_slices
     for candidate in admitted_candidates(policy_input) if request.gpu_type is None else ():
         if candidate.gpu.parent_gpu is not None:
             price = Price(gpu=candidate.gpu.name, share_percent=WHOLE_PERCENT, slowdown=candidate.need.slowdown)
             # A run that lacked memory is repeated only where the job may have more.
-            repeatable = request.repeatable and bool(larger_types(candidate, (), policy_input))
+            repeatable = may_repeat and bool(larger_types(candidate, (), policy_input))
             yield Offer(candidate=candidate, request=replace(request, repeatable=repeatable), price=price)
 
 

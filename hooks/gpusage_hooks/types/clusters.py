@@ -203,6 +203,7 @@ class Cluster:
         releases: Whether a waiting job that a share binds to GPU types, or keeps off nodes, is let go where the others
             have no room any more.
         repeats: Whether a job may run again by itself where a share's memory was too small.
+        repeats_slices: Whether it may where the memory of a slice was.
         neighbours: The jobs that run on shares now, as far as they are known.
         recent_jobs: Of each user's newest job among the recent decisions, how long a step takes on GPU types where it
             fits, in seconds by the site's name of the type: they compete for the fast ones. None means not known.
@@ -216,6 +217,7 @@ class Cluster:
     unshared: Mapping[str, str] = field(default_factory=dict)
     releases: bool = True
     repeats: bool = True
+    repeats_slices: bool = True
     neighbours: tuple[Neighbour, ...] = ()
     recent_jobs: tuple[Mapping[str, float], ...] = ()
 

@@ -149,6 +149,8 @@ def test_a_slice_has_a_larger_gpu_for_its_job_in_reserve() -> None:
     large = replace(others[0], gpu=replace(others[0].gpu, memory_bytes=40 * GIB))
     request = decided(replace(policy_input, candidates=(large, *others[1:], there))).request
     assert (request.preferred_gpus, request.repeatable, request.memory_cap_bytes) == ((large.name,), True, 20 * GIB)
+    fixed = replace(policy_input, cluster=replace(policy_input.cluster, repeats_slices=False))
+    assert not decided(replace(fixed, candidates=(large, *others[1:], there))).request.repeatable
     alone = decided(policy_input).request
     assert (alone.slice_type, alone.preferred_gpus, alone.repeatable) == ("3g.20gb", (), False)
 

@@ -41,6 +41,14 @@ STARVED = (
     "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,589,934,592 bytes",
     "cudaErrorMemoryAllocation: out of memory",
     "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.",
+    "ValueError: Free memory on device (2/9 GiB) on startup is less than desired GPU memory utilization (0.9, 8 GiB)",
+    "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 5120.00 MiB on device 0: cudaMalloc failed: out of memory",
+    "[ONNXRuntimeError] : 1 : FAIL : bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 1048576",
+    "CUDA.jl: Out of GPU memory trying to allocate 2.000 GiB",
+    'Kokkos failed to allocate memory for label "x::force". Allocation using MemorySpace named "Cuda" failed',
+    "ResourceExhaustedError: Out of memory error on GPU 0. Cannot allocate 2.000000GB memory on GPU 0",
+    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
 )
 OTHERWISE = (
     "java.lang.OutOfMemoryError: Java heap space",
@@ -48,6 +56,12 @@ OTHERWISE = (
     "RuntimeError: CUDA error: device-side assert triggered",
     "grpc: RESOURCE_EXHAUSTED: quota of requests",
     "MemoryError",
+    "numpy.core._exceptions._ArrayMemoryError: Unable to allocate 74.5 GiB for an array with shape (100000, 100000)",
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried 8",
+    "OSError: [Errno 12] Cannot allocate memory",
+    "RuntimeError: CUDA error: an illegal memory access was encountered",
+    "OSError: posix_fallocate failed: No space left on device",
+    "srun: error: Unable to allocate resources: Requested node configuration is not available",
 )
 
 
@@ -92,13 +106,13 @@ def node() -> Iterator[Node]:
 
 
 def written(node: Node, text: str) -> Path:
-    output = node.folder / "output"
+    output = node.folder / "slurm-7.out"
     output.write_text(text)
     return output
 
 
 @pytest.mark.parametrize("line", STARVED)
-def test_cuda_s_words_at_the_end_are_known_and_the_user_is_told(node: Node, line: str) -> None:
+def test_the_words_of_a_lack_are_known_and_the_user_is_told(node: Node, line: str) -> None:
     output = written(node, f"Traceback:\n{line}\nsome lines more\n")
     assert node.end(output) == f"update\nJobId=7\nComment=model=a.onnx {OUT_OF_MEMORY}\n"
     assert "gpusage: CUDA ran out of memory in this job's share of a GPU (mps:25," in output.read_text()
@@ -187,11 +201,12 @@ def test_a_job_that_has_its_gpu_back_is_left_alone(node: Node) -> None:
 
 def test_the_batch_script_of_26_05_and_a_task_of_an_array(node: Node) -> None:
     task = {"SLURM_STEP_ID": "-5", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}
-    assert node.end(written(node, STARVED[0]), **task).startswith("update\nJobId=5_2\n")
+    output = written(node, STARVED[0])
+    assert node.end(output.rename(node.folder / "slurm-5_2.out"), **task).startswith("update\nJobId=5_2\n")
 
 
 def test_a_fifo_in_the_place_of_the_output_is_not_waited_for(node: Node) -> None:
-    fifo = node.folder / "fifo"
+    fifo = node.folder / "slurm-7.fifo"
     os.mkfifo(fifo)
     assert node.end(fifo) == ""
 
@@ -199,9 +214,9 @@ def test_a_fifo_in_the_place_of_the_output_is_not_waited_for(node: Node) -> None
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may run as somebody else")
 def test_a_link_to_a_file_that_its_user_may_not_read_is_not_read(node: Node) -> None:
     """It is put in the place of the output, and ends in the words."""
-    secret = written(node, STARVED[0])
+    secret = written(node, STARVED[0]).rename(node.folder / "secret")
     secret.chmod(0o600)
-    link = node.folder / "link"
+    link = node.folder / "slurm-7.out"
     link.symlink_to(secret)
     assert node.end(link, user=65534) == ""
     assert secret.read_text() == STARVED[0]
@@ -211,7 +226,7 @@ def test_a_link_to_a_file_that_its_user_may_not_read_is_not_read(node: Node) -> 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=300))
 def test_any_output_is_survived(node: Node, content: bytes) -> None:
-    output = node.folder / "output"
+    output = node.folder / "slurm-7.out"
     output.write_bytes(content)
     assert node.end(output) == ""
     assert output.read_bytes() == content

@@ -115,6 +115,10 @@ class JobProcesses:
                         return each.removeprefix(prefix).decode(errors="replace")
         return None
 
+    def parents(self) -> frozenset[int]:
+        """Return the processes that started one of the job's; the manager's own is among them."""
+        return frozenset(self._parents.values())
+
     def is_server(self, pid: int) -> bool:
         """Return whether *pid* is a server or daemon of MPS, which works for other processes."""
         # The kernel cuts a process's name to 15 characters.

@@ -25,8 +25,11 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 10.0
 PAUSE_GROWTH = 1.3
 """Growing pauses sample a short job often enough, and a long one at next to no cost."""
+WATCHED_SHARE = 0.8
 SAVE_INTERVAL_S = 60.0
 """Longest usage of a job that is lost when its node dies."""
+MemoryNote = Callable[[Mapping[int, int | None], Allocation], object]
+"""Receives what each process of a job holds on its GPU, and the job's part of it."""
 T = TypeVar("T", int, float)
 SHARES = ("gpu_utilization", "sm_activity", "dram_activity")
 """Names of readings whose mean over time counts."""
@@ -58,10 +61,12 @@ class Surroundings:
     Attributes:
         has_partners: Returns whether another job has a part of the same GPUs.
         granted: Returns the job's part of the GPU; ``None`` where nobody read it back.
+        note_memory: Receives what each process of the job on a GPU holds, and the job's part, at every sample.
     """
 
     has_partners: Callable[[], bool]
     granted: Callable[[], Allocation | None]
+    note_memory: MemoryNote = lambda *_: None
 
 
 class Sampling:
@@ -98,19 +103,24 @@ class Sampling:
         while not ended:
             ended = wait(pause_s)
             # Once more after the end, for the time since the last sample.
-            self.sample()
+            before, now = self._last, self.sample()
             pause_s = min(LONGEST_PAUSE_S, pause_s * PAUSE_GROWTH)
+            # A job that grows towards its limit is about to reach it.
+            used, limit = now.memory_bytes or 0, self._granted.memory_limit_bytes
+            if limit and used >= WATCHED_SHARE * limit and before and used > (before.memory_bytes or 0):
+                pause_s = FIRST_PAUSE_S
             if time.monotonic() - saved_at_s >= SAVE_INTERVAL_S:
                 save(self.usage())
                 saved_at_s = time.monotonic()
         return self.usage()
 
-    def sample(self) -> None:
-        """Take a sample, and add the time since the last."""
+    def sample(self) -> Sample:
+        """Take a sample, add the time since the last, and return it."""
         now = self._read_gpus()
         if self._last is not None:
             self._totals = add_sample(self._totals, self._last, now)
         self._last = now
+        return now
 
     def usage(self) -> Usage:
         """Return the usage so far; the workload manager adds the user and the decision."""
@@ -152,6 +162,9 @@ class Sampling:
             with suppress(Exception):  # a plugin or a driver may fail in any way
                 reading = self._hooks.read_gpu(device)
                 readings += [reading] if reading else []
+
+        held = {pid: memory for each in readings for pid, memory in each.process_memory_bytes.items() if pid in own}
+        self._surroundings.note_memory(held, self._granted)
 
         # A server of MPS shows on the GPU as well, and is no other job.
         others = {pid for reading in readings for pid in reading.process_memory_bytes if pid not in own}

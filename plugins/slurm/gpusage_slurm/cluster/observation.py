@@ -42,6 +42,9 @@ _NO_RELEASE = (
 SETTING = "ignore_prefer_validation"
 _NOTE = f"no GPU generation is preferred, because SchedulerParameters lacks {SETTING}"
 
+REPLACES_SLICES = "23.11"
+"""From this version on slurmctld puts a GPU in place of a waiting job's slice; before, the job asks for both then."""
+
 _BOOKS = BookKeeper()
 _SLURM_USER = re.compile(r"\((\d+)\)$")
 
@@ -73,6 +76,7 @@ def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
         cluster,
         releases=releases,
         repeats=can_requeue_unseen(settings),
+        repeats_slices=cluster.version >= REPLACES_SLICES,
         notes=cluster.notes if releases else (*cluster.notes, _NO_RELEASE),
         unshared=join_reasons(
             node_scripts.unenforced_partitions(settings, partitions),

@@ -1,8 +1,9 @@
 #!/bin/sh
-# gpusage's TaskEpilog: runs as the user after every task, before slurmctld learns of its end. In a job of ours that holds a
-# share and failed, it looks for CUDA's "out of memory" at the end of what the batch script wrote. If it is there, the job
-# is requeued with the whole GPU that its user asked for, so that slurmctld and whoever waits for the job see one end, the
-# last. It needs gpusaged for nothing, has the rights of the job's user alone, and never fails.
+# gpusage's TaskEpilog: runs as the user after every task, before slurmctld learns of its end. If a process of a job of ours
+# on its share of a GPU failed for want of memory, however the batch script ended, the job is requeued with the whole GPU
+# that its user asked for, so that slurmctld and whoever waits for the job see one end, the last. The sampler on the node
+# saw the processes (core/gpusage/node/sampler/failures.py). This script needs gpusaged for nothing, has the rights of the
+# job's user alone, and never fails.
 trap 'exit 0' EXIT # also if the shell itself ends the script
 trap '' TERM       # slurmctld ends what is left of a requeued job, and this script is part of it
 
@@ -16,10 +17,35 @@ if [ -z "${GPUSAGE_TIMED:-}" ]; then
     exit 0
 fi
 
-tail_bytes=32768
-out_of_memory='(CUDA|cuda runtime|CUDA runtime) error.*: *out of memory|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY'
-out_of_memory="$out_of_memory|cudaErrorMemoryAllocation|(torch|cupy)\\.([a-z]+\\.)*OutOfMemoryError|OOM when allocating tensor"
-out_of_memory="$out_of_memory|RESOURCE_EXHAUSTED.*([Oo]ut of memory|[Aa]llocat|OOM)|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED"
+# Finds the last failure in a text. Prints "memory" if that is for want of memory on a GPU, "other" if it
+# is a Python traceback of another kind, and nothing if it has none. A program coped with what came before a traceback of
+# its own, but not if that speaks of another process that ended: so fail those that started the program or work with it.
+# The words are of the kind, no program's own: that a program on the GPU failed is known from its process.
+classifier='
+BEGIN {
+    lacks = "out[ _]?of[ _]?([a-z]+[ _])?memory|oom when|errormemoryalloc|alloc[a-z_]*( of .*)?[ _]*fail"
+    lacks = lacks "|(fail|unable|cannot|can.t|could not).*alloc.*(memory|buffer|bytes|[0-9] ?[kmg]i?b|gpu|cuda|device|tensor)"
+    lacks = lacks "|(not enough|insufficient|no available|no free|exhausted).*memory|exhausted.*(alloc|oom)"
+    lacks = lacks "|(less|larger|more) than.*(gpu memory|kv cache)"
+    host = "cpu|host|heap|array with shape|cannot allocate memory|shared memory|shm|mmap|oom.kill|bad_alloc *$"
+}
+match($0, /Traceback \(most recent call last\)/) {
+    prefix = substr($0, 1, RSTART - 1) # of a rank or a logger, before each line
+    if (!chained) { before = verdict; verdict = "" }
+    chained = 0; unfinished = 1; next
+}
+{ line = tolower(index($0, prefix) == 1 ? substr($0, length(prefix) + 1) : $0) }
+line ~ /during handling of the above exception|direct cause of the following exception/ { chained = 1; next }
+line ~ lacks && line !~ /fallocate|no space left/ && (line !~ host || line ~ /cuda|gpu|device|vram/) {
+    verdict = "memory"; unfinished = 0; next
+}
+unfinished && line ~ /^[^ \t]/ {
+    if (verdict == "") verdict = line ~ /process|worker|child|exit ?(code|status)|root cause/ && before ? before : "other"
+    unfinished = 0
+}
+END { print verdict }
+'
+most_bytes=4194304
 
 # Of slurmstepd (26.05 puts the time in front, not its name), where srun cannot run its program; of Python without its script.
 missing="error: execve\\(\\): .*: (No such file or directory|Permission denied|Exec format error)"
@@ -69,9 +95,74 @@ field() {
     printf '%s\n' "$job_record" | sed -n "s/^ *$1=//p" | sed -n '1s/ *$//p'
 }
 
-# Return whether a file ends with CUDA's error. A FIFO would wait for a writer; a link leads no further than the user's own rights.
-ends_out_of_memory() {
-    [ -f "$1" ] && tail -c "$tail_bytes" "$1" | grep -aqE "$out_of_memory"
+# Classify the bytes from $2 to $3 of the file $1. A FIFO would wait for a writer; a link leads no further than the user's own
+# rights.
+classify_text() {
+    begin=$2
+    [ $(($3 - begin)) -le "$most_bytes" ] || begin=$(($3 - most_bytes))
+    [ ! -f "$1" ] || tail -c "+$((begin + 1))" "$1" | head -c $(($3 - begin)) | LC_ALL=C awk "$classifier"
+}
+
+# Return whether the name of a file has the number of the job, or of the array's task, so that no other job writes it.
+is_named_by_job() {
+    for number in "$SLURM_JOB_ID" ${SLURM_ARRAY_JOB_ID:+"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"}; do
+        case $1 in *[!0-9]"$number" | *[!0-9]"$number"[!0-9_]*) return 0 ;; esac
+    done
+    return 1
+}
+
+# Return whether another job of the user that has started writes a file, or may write it: its output goes there, or it has
+# this job's name, as an array's tasks have, and the file is no job's output.
+may_be_shared() {
+    squeue --noheader --array --states=all --user="$(id -u)" \
+        --Format="JobArrayID:64,StateCompact:4,STDOUT:4096,Name:1024" 2>/dev/null |
+        JOB=$job FILE=$1 NAME=$(field JobName) OUTPUT=$output awk '
+            function cut(from, length_) { part = substr($0, from, length_); gsub(/^ +| +$/, "", part); return part }
+            cut(1, 64) == ENVIRON["JOB"] || cut(65, 4) == "PD" { next }
+            cut(69, 4096) == ENVIRON["FILE"] { shared = 1 }
+            ENVIRON["FILE"] != ENVIRON["OUTPUT"] && cut(4165, 1024) == ENVIRON["NAME"] { shared = 1 }
+            END { exit !shared }'
+}
+
+# Classify this run's text in a file; nothing if another job may have written what is there.
+classify_output() {
+    verdict=$(classify_text "$1" "$2" "$3")
+    [ "$verdict" != memory ] || [ "$4" = own ] || is_named_by_job "$1" || ! may_be_shared "$1" || verdict=
+    echo "$verdict"
+}
+
+# Return whether a process $1 that ended with $2 failed for want of memory. What was written until then is its own words;
+# if there are none, those that came in the next moment are: tee and srun are later. Without any words, its use near the
+# limit tells, if it ended by itself, and not by somebody's signal.
+lacked_memory() {
+    texts=$(sed -n "s/^output $1 //p" "$ends" | while read -r begin end later kind path; do
+        verdict=$(classify_output "$path" "$begin" "$end" "$kind")
+        echo "${verdict:-$(classify_output "$path" "$begin" "$later" "$kind")}"
+    done)
+    case $texts in
+        *other*) return 1 ;;
+        *memory*) return 0 ;;
+    esac
+    [ "$3" = near ] && case $(($2 % 128)) in 0 | 4 | 5 | 6 | 7 | 8 | 11) ;; *) return 1 ;; esac
+}
+
+# Return whether the share was too small: a process of the job on the GPU failed for want of memory. Where no sampler saw
+# the processes, the job must have failed, and its output must say so; it must be the job's own, and of this run.
+was_too_small() {
+    if [ -n "$seen" ]; then
+        sed -n 's/^failed //p' "$ends" | { # a pipe's loop is a process of its own
+            while read -r pid ended use; do ! lacked_memory "$pid" "$ended" "$use" || exit 0; done
+            exit 1
+        }
+        return
+    fi
+    case ${SLURM_RESTART_COUNT:-0}/$status in 0/0 | [1-9]*) return 1 ;; esac
+    for file in "$errors" "$output"; do
+        [ -f "$file" ] && is_named_by_job "$file" || continue
+        size=$(wc -c <"$file")
+        [ "$(classify_text "$file" $((size > 32768 ? size - 32768 : 0)) "$size")" != memory ] || return 0
+    done
+    return 1
 }
 
 # Return whether the job ended because a program is missing: by its exit status, the error number of execve or Python's 2,
@@ -79,7 +170,7 @@ ends_out_of_memory() {
 misses_program() {
     case ${status:+$((status / 256))} in "" | 2 | 8 | 13) ;; *) return 1 ;; esac
     for file in "$errors" "$output"; do
-        [ -f "$file" ] && tail -c "$tail_bytes" "$file" | grep -av '^srun: ' | tail -n 1 | grep -aqE "$missing" && return 0
+        [ -f "$file" ] && tail -c 32768 "$file" | grep -av '^srun: ' | tail -n 1 | grep -aqE "$missing" && return 0
     done
     return 1
 }
@@ -110,7 +201,20 @@ requeue_whole() {
     scontrol update "JobId=$job" "Gres=$request" StartTime=now+10 || true
 }
 
-unset SLURM_TIME_FORMAT SLURM_CLUSTERS SCONTROL_ALL SCONTROL_FEDERATION
+# The sampler writes there how the job's processes on the GPU ended. It answers whoever has read the file, after it has
+# written down all that the kernel said before: within a few milliseconds, if it lives.
+ends=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/ends/$SLURM_JOB_ID seen= tries=0
+if [ -f "$ends" ] && [ -r "$ends" ]; then
+    : <"$ends"
+    until grep -qx "read $$" "$ends" && seen=yes || [ "$tries" = 75 ]; do
+        sleep 0.02
+        tries=$((tries + 1))
+    done
+fi
+status=$(wait_status)
+[ "$status" != 0 ] || { [ -n "$seen" ] && grep -q '^failed ' "$ends"; } || exit 0
+
+unset SLURM_TIME_FORMAT SLURM_CLUSTERS SCONTROL_ALL SCONTROL_FEDERATION SQUEUE_FORMAT SQUEUE_FORMAT2 SQUEUE_STATES
 job=$SLURM_JOB_ID
 [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 job_record=$(timeout -k 1 3 scontrol show job "$job") || exit 0
@@ -124,8 +228,6 @@ resources=$(echo "$held" | sed 's/gres[:\/]//g')
 case ,$resources, in *",$share,"*) ;; *) exit 0 ;; esac
 [ -n "$mark" ] || exit 0
 
-status=$(wait_status)
-[ "$status" != 0 ] || exit 0
 state=$(field JobState)
 output=$(field StdOut)
 errors=$(field StdErr)
@@ -133,8 +235,11 @@ missing_note="[its program is missing, says gpusage]"
 comment=$(field Comment | sed 's/ *\[its program is missing, says gpusage\]$//') # of an earlier run of the job
 case $comment in *"says gpusage]"*) exit 0 ;; esac
 
+too_small=
+! was_too_small || too_small=yes
+
 # The share is not to blame where no program ran. gpusaged reads this note with the job's exit status.
-if ! ends_out_of_memory "$errors" && ! ends_out_of_memory "$output" && misses_program; then
+if [ -z "$too_small" ] && misses_program; then
     [ "${state%% *}" != RUNNING ] || scontrol update "JobId=$job" "Comment=$comment${comment:+ }$missing_note"
     exit 0
 fi
@@ -149,17 +254,18 @@ case $((${status:-0} / 256)) in
             scontrol update "JobId=$job" "Comment=$comment${comment:+ }[failed in its share, says gpusage]"
         ;;
 esac
-ends_out_of_memory "$errors" || ends_out_of_memory "$output" || exit 0
+[ -n "$too_small" ] || exit 0
 
 case $held in
     *gres:*) gpu=mps:$(units_per_gpu) ;; # up to 23.02, slurmctld changes no share into a GPU
 esac
 request=$(echo "$resources" | tr , '\n' | sed "s/^$share\$/$gpu/" | paste -sd , -)
 
-# A job that was ended by a signal, its user or its time limit is left alone, and so is one whose exit status is unknown.
+# A job that its user, its time limit or somebody's signal ended is left alone, and so is one whose exit status is unknown
+# if nobody saw its processes.
 may_requeue() {
-    [ "${GPUSAGE_RESCUE:-}" != no ] && [ "$gpu" != mps: ] &&
-        [ "${state%% *}" = RUNNING ] && [ -n "$status" ] && [ $((status % 256)) = 0 ]
+    case ${status:+$((status % 128))}/$seen in 0/* | [4-8]/* | 11/* | /yes) ;; *) return 1 ;; esac
+    [ "${GPUSAGE_RESCUE:-}" != no ] && [ "$gpu" != mps: ] && [ "${state%% *}" = RUNNING ]
 }
 
 message="gpusage: CUDA ran out of memory in this job's share of a GPU ($share, at most"

@@ -65,9 +65,9 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, *, with_noti
         named = f"gpu:{request.slice_type}:1"
         # By the mark and the variable the task epilog knows what to do if its memory is too small.
         larger = f", {ELSE}{request.preferred_gpus[0]}" if request.preferred_gpus else ""
-        variables = {f"env.{DECISION_VARIABLE}": named} | (
-            {} if request.repeatable else {f"env.{RESCUE_VARIABLE}": "no"}
-        )
+        variables = {f"env.{DECISION_VARIABLE}": named} if request.memory_cap_bytes is not None else {}
+        if not request.repeatable:
+            variables[f"env.{RESCUE_VARIABLE}"] = "no"
         change = _Change(fields={**_gpu_replacement(fields, named), **variables}, after=f"gres/{named}{larger}")
     elif request.mps_thread_percent is None:
         change = _gpu_types(fields, request.required_gpus, reachable) or _preference(fields, request, reachable)

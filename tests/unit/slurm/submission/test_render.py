@@ -72,11 +72,11 @@ def test_a_slice_is_asked_for_by_its_type_and_nothing_else_is_set() -> None:
     job = job_of(tres_per_node="gres:nvme:1", tres_per_job="gres/gpu:1")
     rendered_job = rendered(job, slice_type="3g.20gb")
     assert rendered_job.after == "gres/gpu:3g.20gb:1"
-    held = {"set.gres": "gpu:3g.20gb:1,gres:nvme:1", "set.tres_per_job": "", "env.GPUSAGE_DECISION": "gpu:3g.20gb:1"}
+    held = {"set.gres": "gpu:3g.20gb:1,gres:nvme:1", "set.tres_per_job": ""}
     assert rendered_job.fields == held
-    larger = rendered(job, slice_type="3g.20gb", preferred_gpus=("h100", "v100"), repeatable=False)
+    larger = rendered(job, slice_type="3g.20gb", preferred_gpus=("h100", "v100"), memory_cap_bytes=20, repeatable=False)
     assert larger.after == "gres/gpu:3g.20gb:1, else h100"
-    assert larger.fields == {**held, "env.GPUSAGE_RESCUE": "no"}
+    assert larger.fields == {**held, "env.GPUSAGE_DECISION": "gpu:3g.20gb:1", "env.GPUSAGE_RESCUE": "no"}
 
 
 def test_a_job_that_may_use_more_threads_than_its_share_carries_how_many() -> None:
