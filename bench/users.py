@@ -10,6 +10,7 @@ Example: python bench/users.py --jobs 1000 --nodes 16xv100:2
 from __future__ import annotations
 
 import random
+import shutil
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -100,14 +101,17 @@ def started(nodes: str, release: str | None, *, settings: tuple[str, ...] = ()) 
         yield sandbox
 
 
-def install(sandbox: Sandbox, stuck_after_s: float) -> None:
+def install(sandbox: Sandbox, stuck_after_s: float, settings: str = "") -> None:
     """Install gpusage; each node has MPS, and a folder of its own for it, as it would have /run."""
-    install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\n")
+    install_plugin(sandbox, "enforce", f"[slurm]\nlimit_ms = 1000\n{settings}")
     conf, toml = sandbox.layout.slurm_conf, sandbox.layout.gpusage_toml
     toml.write_text(toml.read_text().replace("refresh_s = 1\n", f"refresh_s = 1\nstuck_after_s = {stuck_after_s}\n"))
+    control = shutil.copy(
+        ROOT / "tests/standins/nvidia-cuda-mps-control", sandbox.layout.state
+    )  # its log lies beside it
     for script in (PROLOG, EPILOG, TASK_PROLOG):
         wrapper, copy = script.copy(sandbox.layout.etc), script.copy(sandbox.layout.libexec)
-        exports = f"GPUSAGE_MPS_CONTROL={ROOT}/tests/standins/nvidia-cuda-mps-control GPUSAGE_CUDA_LIBRARY=none"
+        exports = f"GPUSAGE_MPS_CONTROL={control} GPUSAGE_CUDA_LIBRARY=none"
         folder = f"GPUSAGE_MPS_FOLDER={sandbox.layout.state}/mps/$SLURMD_NODENAME"
         path = f"PATH={sandbox.installation.programs}:/usr/bin:/bin"
         wrapper.write_text(f"#!/bin/sh\nexport {exports} {folder} {path}\nexec {copy}\n")
@@ -121,16 +125,21 @@ def install(sandbox: Sandbox, stuck_after_s: float) -> None:
     sandbox.reconfigure()
 
 
+def cards() -> dict[str, str]:
+    """Return the card of each model."""
+    names = {each.partition(",")[0] for each in SHARES}
+    return {name: encode(advisor().read(str(ROOT / "examples" / "models" / name))) for name in names}
+
+
 def run(sandbox: Sandbox, draws: Sequence[Draw]) -> Result:
     """Submit each of *draws* at its time, wait for all, and return what became of them."""
-    cards = {each.partition(",")[0]: "" for each in SHARES}
-    cards = {name: encode(advisor().read(str(ROOT / "examples" / "models" / name))) for name in cards}
+    models = cards()
     begun_s = time.time()
 
     def submit(each: Draw) -> tuple[str, float]:
         time.sleep(max(0.0, begun_s + each.at_s - time.time()))
         comment = (f"--comment=model={each.comment}",) if each.comment else ()
-        environment = {"GPUSAGE_CARD": cards[each.comment.partition(",")[0]]} if each.comment else {}
+        environment = {"GPUSAGE_CARD": models[each.comment.partition(",")[0]]} if each.comment else {}
         output = f"--output={sandbox.layout.jobs}/%j.out"
         command = ("sbatch", "--parsable", f"--uid={each.uid}", "--gres=gpu:1", "--chdir=/", output, *comment)
         submitted_s = time.time()

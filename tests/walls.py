@@ -55,7 +55,9 @@ class FakeGpus:
     def stop(self) -> None:
         """End the driver."""
         self._driver.terminate()
-        self._driver.communicate()
+        self._driver.wait()
+        if self._driver.stdout is not None:
+            self._driver.stdout.close()
 
     def ask(self, verb: str, **request: object) -> dict[str, Any]:
         """Ask the driver as this process."""

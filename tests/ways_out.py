@@ -29,7 +29,7 @@ DEVICES = f"a daemon's clients see the devices that the daemon sees ({VARIABLES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Attempt:
     """One way out.
 
     Attributes:
@@ -65,123 +65,125 @@ UNMAPPED = "take unshare --user --map-root-user"
 
 WAYS = (
     # One process
-    Way(name="one process takes all", script="take", cap=True),
-    Way(name="small allocations until one is refused", script="take_in_pieces", cap=True),
-    Way(name="it dies, and the next takes all", script="take; kill -9 $!; take", cap=True),
-    Way(name="its own UUID in CUDA_VISIBLE_DEVICES", script="CUDA_VISIBLE_DEVICES=$UUID take", cap=True),
+    Attempt(name="one process takes all", script="take", cap=True),
+    Attempt(name="small allocations until one is refused", script="take_in_pieces", cap=True),
+    Attempt(name="it dies, and the next takes all", script="take; kill -9 $!; take", cap=True),
+    Attempt(name="its own UUID in CUDA_VISIBLE_DEVICES", script="CUDA_VISIBLE_DEVICES=$UUID take", cap=True),
     # Several processes
-    Way(name="two processes", script=f"{TWO}take", source=EACH_CLIENT),
-    Way(
+    Attempt(name="two processes", script=f"{TWO}take", source=EACH_CLIENT),
+    Attempt(
         name="the children of torchrun",
         script="for LOCAL_RANK in 0 1 2 3; do export LOCAL_RANK; take; done",
         source=EACH_CLIENT,
     ),
-    Way(name="a double fork", script=f'{TWO}take sh -c \'("$0" "$@" &) & wait\'', source=EACH_CLIENT),
-    Way(name="a daemon by setsid", script=f"{TWO}take setsid", source=EACH_CLIENT),
-    Way(name="a daemon by nohup", script=f"{TWO}take nohup", source=EACH_CLIENT),
-    Way(name="one is suspended, another takes", script=f"{TWO}kill -STOP $!; take; kill -CONT %1", source=EACH_CLIENT),
-    Way(name="the contexts of forty processes", script="contexts 40", context_mib=600, source=EACH_CLIENT),
+    Attempt(name="a double fork", script=f'{TWO}take sh -c \'("$0" "$@" &) & wait\'', source=EACH_CLIENT),
+    Attempt(name="a daemon by setsid", script=f"{TWO}take setsid", source=EACH_CLIENT),
+    Attempt(name="a daemon by nohup", script=f"{TWO}take nohup", source=EACH_CLIENT),
+    Attempt(
+        name="one is suspended, another takes", script=f"{TWO}kill -STOP $!; take; kill -CONT %1", source=EACH_CLIENT
+    ),
+    Attempt(name="the contexts of forty processes", script="contexts 40", context_mib=600, source=EACH_CLIENT),
     # Variables
-    Way(
+    Attempt(
         name="unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
         script="unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; take",
         source=ONLY_LOWER,
     ),
-    Way(name="env -i", script="take env -i", source=NO_DAEMON),
-    Way(name="a higher limit", script="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=80G take", source=ONLY_LOWER),
-    Way(name="a lower limit", script="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G take", cap=True, source=ONLY_LOWER),
-    Way(name="a limit that is none", script="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=all take", source=ONLY_LOWER),
-    Way(
+    Attempt(name="env -i", script="take env -i", source=NO_DAEMON),
+    Attempt(name="a higher limit", script="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=80G take", source=ONLY_LOWER),
+    Attempt(name="a lower limit", script="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G take", cap=True, source=ONLY_LOWER),
+    Attempt(name="a limit that is none", script="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=all take", source=ONLY_LOWER),
+    Attempt(
         name="an entry for an unseen GPU",
         script="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT,1=1G take",
         source=UNSEEN,
     ),
-    Way(name="a library by LD_PRELOAD unsets the limit", script='LD_PRELOAD="$PRELOAD" take', source=ONLY_LOWER),
-    Way(name="a forged SLURM_JOB_ID", script="SLURM_JOB_ID=2 SLURM_JOBID=2 take", cap=True),
-    Way(
+    Attempt(name="a library by LD_PRELOAD unsets the limit", script='LD_PRELOAD="$PRELOAD" take', source=ONLY_LOWER),
+    Attempt(name="a forged SLURM_JOB_ID", script="SLURM_JOB_ID=2 SLURM_JOBID=2 take", cap=True),
+    Attempt(
         name="forged variables of gpusage",
         script="GPUSAGE_JOB=2 GPUSAGE_DECISION=mps:100 GPUSAGE_MEMORY_MIB=80000 take",
         cap=True,
     ),
     # MPS's folders and daemons
-    Way(name="no pipe folder", script="unset CUDA_MPS_PIPE_DIRECTORY; take", source=NO_DAEMON),
-    Way(name="a misspelt pipe folder", script="CUDA_MPS_PIPE_DIRECTORY=/nowhere take", source=NO_DAEMON),
-    Way(
+    Attempt(name="no pipe folder", script="unset CUDA_MPS_PIPE_DIRECTORY; take", source=NO_DAEMON),
+    Attempt(name="a misspelt pipe folder", script="CUDA_MPS_PIPE_DIRECTORY=/nowhere take", source=NO_DAEMON),
+    Attempt(
         name="the pipe folder deleted",
         script='rm -rf "$CUDA_MPS_PIPE_DIRECTORY" 2>/dev/null; take',
         cap=True,
         source=MEMBERS,
     ),
-    Way(
+    Attempt(
         name="the daemon told to quit",
         script="echo quit | nvidia-cuda-mps-control 2>/dev/null; take",
         cap=True,
         source=ONE_USER,
     ),
-    Way(
+    Attempt(
         name="an MPS daemon of its own",
         script="own_daemon; unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; take",
         source=NO_DAEMON,
     ),
     # MPS v3
-    Way(name="v3: a process in its namespace", script="take", cap=True, version=3, source=BY_FOLDER),
-    Way(
+    Attempt(name="v3: a process in its namespace", script="take", cap=True, version=3, source=BY_FOLDER),
+    Attempt(
         name="v3: the variable unset",
         script="unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; take",
         cap=True,
         version=3,
         source=BY_FOLDER,
     ),
-    Way(
+    Attempt(
         name="v3: a higher limit",
         script="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=80G take",
         cap=True,
         version=3,
         source=BY_FOLDER,
     ),
-    Way(
+    Attempt(
         name="v3: an entry for an unseen GPU",
         script="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G,1=1G take",
         version=3,
         source=UNSEEN,
     ),
-    Way(name="v3: two processes", script=f"{TWO}take", version=3, source=EACH_CLIENT),
-    Way(
+    Attempt(name="v3: two processes", script=f"{TWO}take", version=3, source=EACH_CLIENT),
+    Attempt(
         name="v3: a neighbour's namespace",
         script="CUDA_MPS_PIPE_DIRECTORY=${CUDA_MPS_PIPE_DIRECTORY%1}3; unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; take",
         version=3,
         source=BY_FOLDER,
     ),
-    Way(
+    Attempt(
         name="v3: the main socket",
         script="CUDA_MPS_PIPE_DIRECTORY=${CUDA_MPS_PIPE_DIRECTORY%/*/*}; unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; take",
         version=3,
         source=BY_FOLDER,
     ),
     # Other GPUs
-    Way(
+    Attempt(
         name="another GPU by its index",
         script="CUDA_VISIBLE_DEVICES=1 take",
         cap=True,
         constrained=False,
         source=DEVICES,
     ),
-    Way(
+    Attempt(
         name="another GPU by its UUID",
         script="CUDA_VISIBLE_DEVICES=$OTHER_UUID take",
         cap=True,
         constrained=False,
         source=DEVICES,
     ),
-    Way(
+    Attempt(
         name="another GPU past MPS",
         script="unset CUDA_MPS_PIPE_DIRECTORY; CUDA_VISIBLE_DEVICES=1 take",
         cap=True,
         source=MEMBERS,
     ),
     # Other users
-    Way(name="another user's job on the GPU", script="take", other="take", source=ONE_USER),
-    Way(
+    Attempt(name="another user's job on the GPU", script="take", other="take", source=ONE_USER),
+    Attempt(
         name="another user's job at this user's daemon",
         script="take",
         other="CUDA_MPS_PIPE_DIRECTORY=$FIRST_PIPE CUDA_VISIBLE_DEVICES=0 take",
@@ -189,36 +191,36 @@ WAYS = (
         source=ONE_USER,
     ),
     # Steps
-    Way(name="a step beside the batch script", script="take", step="take", source=EACH_CLIENT),
-    Way(
+    Attempt(name="a step beside the batch script", script="take", step="take", source=EACH_CLIENT),
+    Attempt(
         name="a step without the job's variables (srun --export=NONE)",
         script="take",
         step="take env -i",
         source=NO_DAEMON,
     ),
     # Namespaces and cgroups
-    Way(name="a user namespace of its own", script=f"{TWO}{UNMAPPED} env -i", source=MEMBERS),
-    Way(name="a PID namespace of its own", script=f"{TWO}{UNMAPPED} --pid --fork env -i", source=MEMBERS),
-    Way(name="a cgroup namespace of its own", script=f"{TWO}{UNMAPPED} --cgroup env -i", source=MEMBERS),
-    Way(
+    Attempt(name="a user namespace of its own", script=f"{TWO}{UNMAPPED} env -i", source=MEMBERS),
+    Attempt(name="a PID namespace of its own", script=f"{TWO}{UNMAPPED} --pid --fork env -i", source=MEMBERS),
+    Attempt(name="a cgroup namespace of its own", script=f"{TWO}{UNMAPPED} --cgroup env -i", source=MEMBERS),
+    Attempt(
         name="a mount namespace with a /run of its own",
         script=f'{UNMAPPED} --mount sh -c \'mount -t tmpfs none "$MPS" && exec "$0" "$@"\'',
         source=NO_DAEMON,
     ),
-    Way(
+    Attempt(
         name="another job's cgroup.procs",
         script=f"export TO=$OTHER_CGROUP/cgroup.procs; {MOVED}",
         cap=True,
         source=MEMBERS,
     ),
-    Way(name="the root's cgroup.procs", script=f"export TO=$ROOT/cgroup.procs; {MOVED}", cap=True, source=MEMBERS),
-    Way(
+    Attempt(name="the root's cgroup.procs", script=f"export TO=$ROOT/cgroup.procs; {MOVED}", cap=True, source=MEMBERS),
+    Attempt(
         name="a cgroup that was delegated to it",
         script=f"{TWO}export TO=$DELEGATED/cgroup.procs; {MOVED}",
         source=ALL_MEMORY,
     ),
-    Way(name="nvidia-smi sets its limit", script="raise_limit; take", cap=True, source=ROOT_ALONE),
-    Way(
+    Attempt(name="nvidia-smi sets its limit", script="raise_limit; take", cap=True, source=ROOT_ALONE),
+    Attempt(
         name="root of a user namespace sets its limit",
         script="raise_limit unshare --user --map-root-user; take",
         cap=True,

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slurm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Attempt:
     """What a job does to get more than its part.
 
     Attributes:
@@ -39,35 +39,35 @@ class Way:
 RUNS_AGAIN = "scontrol show job JOB | tr '\\n' ' ' | grep -q 'JobState=RUNNING.* Restarts=1'"
 START_NOW = "scontrol update JobId=JOB StartTime=now 2>/dev/null"
 WAYS = {
-    "one process": Way(script="$TAKE", count=1, cap=True),
-    "two processes": Way(script="$TAKE & $TAKE & wait"),
-    "tasks of a step": Way(script="srun --overcommit --overlap -n3 $TAKE", count=3),
-    "a step beside the script": Way(script="$TAKE & srun --overlap $TAKE; wait"),
-    "srun --export=NONE": Way(script="srun --overlap --export=NONE $TAKE", count=1),
-    "srun from outside": Way(script="$TAKE", outside=("srun", "--jobid=JOB", "--overlap", "--mem=0", "TAKE")),
-    "env -i": Way(script="env -i $TAKE", count=1),
-    "unset": Way(script="unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; $TAKE", count=1),
-    "a higher limit from sbatch": Way(
+    "one process": Attempt(script="$TAKE", count=1, cap=True),
+    "two processes": Attempt(script="$TAKE & $TAKE & wait"),
+    "tasks of a step": Attempt(script="srun --overcommit --overlap -n3 $TAKE", count=3),
+    "a step beside the script": Attempt(script="$TAKE & srun --overlap $TAKE; wait"),
+    "srun --export=NONE": Attempt(script="srun --overlap --export=NONE $TAKE", count=1),
+    "srun from outside": Attempt(script="$TAKE", outside=("srun", "--jobid=JOB", "--overlap", "--mem=0", "TAKE")),
+    "env -i": Attempt(script="env -i $TAKE", count=1),
+    "unset": Attempt(script="unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; $TAKE", count=1),
+    "a higher limit from sbatch": Attempt(
         script="$TAKE",
         count=1,
         cap=True,
         options=("--export=ALL,GPUSAGE_DECISION=mps:40,CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=80G",),
     ),
-    "an entry for an unseen GPU": Way(script="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G,1=1G $TAKE", count=1),
-    "a forged job": Way(script="SLURM_JOB_ID=1 GPUSAGE_JOB=1 $TAKE", count=1, cap=True),
-    "another GPU": Way(script="CUDA_VISIBLE_DEVICES=3 $TAKE", count=1, cap=True),
-    "a daemon": Way(script="setsid $TAKE & $TAKE; wait"),
-    "a daemon that outlives its step": Way(  # Slurm ends it where it knows it by its cgroup
+    "an entry for an unseen GPU": Attempt(script="CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G,1=1G $TAKE", count=1),
+    "a forged job": Attempt(script="SLURM_JOB_ID=1 GPUSAGE_JOB=1 $TAKE", count=1, cap=True),
+    "another GPU": Attempt(script="CUDA_VISIBLE_DEVICES=3 $TAKE", count=1, cap=True),
+    "a daemon": Attempt(script="setsid $TAKE & $TAKE; wait"),
+    "a daemon that outlives its step": Attempt(  # Slurm ends it where it knows it by its cgroup
         script="srun --overlap sh -c '(setsid $TAKE &); until ls $SAID/* >/dev/null; do sleep 0.1; done'; $TAKE"
     ),
-    "an array": Way(script="$TAKE", cap=True, jobs=2, options=("--array=1-2",)),
-    "a run after requeue": Way(
+    "an array": Attempt(script="$TAKE", cap=True, jobs=2, options=("--array=1-2",)),
+    "a run after requeue": Attempt(
         script='[ -n "$SLURM_RESTART_COUNT" ] || { $TAKE & }; [ -z "$SLURM_RESTART_COUNT" ] || $TAKE; wait',
         cap=True,
         options=("--requeue",),
         outside=("sh", "-c", f"scontrol requeue JOB; until {RUNS_AGAIN}; do {START_NOW}; sleep 0.3; done"),
     ),
-    "suspended and resumed": Way(
+    "suspended and resumed": Attempt(
         script="$TAKE & wait; $TAKE",
         outside=("sh", "-c", "scontrol suspend JOB && scontrol resume JOB && srun --jobid=JOB --overlap --mem=0 TAKE"),
     ),
@@ -87,24 +87,24 @@ def site(
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.short] * (name in SHORT)) for name in WAYS])
 def test_no_job_gets_beyond_its_part(site: Site, name: str, tmp_path: Path) -> None:
     way = WAYS[name]
-    over, take = tmp_path / "over", tmp_path / "take"
+    over, program = tmp_path / "over", tmp_path / "program"
     (tmp_path / "said").mkdir()
     gpu = site.gpus.programs / "fake-gpu"
-    take.write_text(f"#!/bin/sh\nexec {gpu} take all --catch --until {over} --say {tmp_path}/said/$$\n")
-    take.chmod(0o755)
-    script = f"export TAKE={take} SAID={tmp_path}/said\n{way.script}"
+    program.write_text(f"#!/bin/sh\nexec {gpu} take all --catch --until {over} --say {tmp_path}/said/$$\n")
+    program.chmod(0o755)
+    script = f"export TAKE={program} SAID={tmp_path}/said\n{way.script}"
     job = site.submit(*way.options, script=script)
 
-    def said() -> list[Path]:
+    def responses() -> list[Path]:
         return [path for path in (tmp_path / "said").iterdir() if path.stat().st_size]
 
     processes = []
     if way.outside:
-        wait_until(said, lambda: site.output(job))
-        command = [word.replace("JOB", job).replace("TAKE", str(take)) for word in way.outside]
+        wait_until(responses, lambda: site.output(job))
+        command = [word.replace("JOB", job).replace("TAKE", str(program)) for word in way.outside]
         processes.append(subprocess.Popen(command, env=site.sandbox.environment))
     try:
-        wait_until(lambda: len(said()) >= way.count, lambda: site.output(job))
+        wait_until(lambda: len(responses()) >= way.count, lambda: site.output(job))
         memory = site.gpus.ask("state")["memory"]
     finally:
         over.touch()

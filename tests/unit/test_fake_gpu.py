@@ -125,3 +125,87 @@ def test_the_kernel_says_who_is_in_a_cgroup(real: tuple[FakeGpus, Path]) -> None
     assert [each.get("mib") for each in answers(done)] == [6000, 4000, None]
     assert "CUDA_ERROR_OUT_OF_MEMORY" in done.stderr
     assert answers(gpus.run("fake-gpu", "take", "all"))[0]["mib"] == 81559
+
+
+def visible_mib(done: subprocess.CompletedProcess[str]) -> tuple[object, object]:
+    """Return what a program was told of its GPU: free and total, in MiB."""
+    (response,) = answers(done)
+    return response["free_mib"], response["total_mib"]
+
+
+def test_a_program_sees_its_cgroups_limit_as_the_total_and_mpss_as_free_memory(
+    gpus: FakeGpus, tree: Path, tmp_path: Path
+) -> None:
+    set_limit(gpus, tree / "job_1", 3000)
+    assert visible_mib(in_cgroup(gpus, tree / "job_1", "fake-gpu info")) == (3000, 3000)
+    query = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits", "-i", "0")
+    assert in_cgroup(gpus, tree / "job_1", " ".join(query)).stdout == "3000\n"
+    gpus.configure(reports="whole")
+    assert visible_mib(in_cgroup(gpus, tree / "job_1", "fake-gpu info")) == (3000, 81559)
+    client = {**daemon(gpus, tmp_path), "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2G"}
+    assert visible_mib(gpus.run("fake-gpu", "info", **client)) == (2048, 81559)
+
+
+def daemon(gpus: FakeGpus, folder: Path, *options: str) -> dict[str, str]:
+    """Start an MPS daemon for the first GPU, and return what its clients have."""
+    pipe = folder / f"pipe{len(options)}"
+    pipe.mkdir()
+    folders = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
+    started = gpus.run(
+        "nvidia-cuda-mps-control", "-d", *options, CUDA_VISIBLE_DEVICES=FIRST, STANDIN_VERSION="13040", **folders
+    )
+    assert started.returncode == 0
+    return folders
+
+
+def test_a_client_of_mps_sees_the_daemons_gpu_and_no_other(gpus: FakeGpus, tmp_path: Path) -> None:
+    client = daemon(gpus, tmp_path)
+    second = str(GPUS[1]["uuid"])
+    outcomes = {
+        device: answers(gpus.run("fake-gpu", "take", "1", CUDA_VISIBLE_DEVICES=device, **client))[0]["code"]
+        for device in ("0", FIRST, "1", second)
+    }
+    assert outcomes == {"0": 0, FIRST: 0, "1": 100, second: 100}
+    assert answers(gpus.run("fake-gpu", "take", "1", CUDA_VISIBLE_DEVICES=second))[0]["gpu"] == second
+
+
+def test_a_namespace_of_mps_keeps_its_limit_but_for_an_entry_of_an_unseen_gpu(gpus: FakeGpus, tmp_path: Path) -> None:
+    client = daemon(gpus, tmp_path, "-p", "3")
+    for words in ("server create s --uid=0", "namespace create n --server=s"):
+        assert gpus.run("nvidia-cuda-mps-control", *words.split(), **client).returncode == 0
+    limit = "namespace set n --server=s --pinned-memory-limit=1000M"
+    assert gpus.run("nvidia-cuda-mps-control", *limit.split(), **client).returncode == 0
+    client["CUDA_MPS_PIPE_DIRECTORY"] += "/s/n"
+    limits = {"0=80G": 1000, "0=500M": 500, "0=1G,1=1G": 81559}
+    taken = {
+        limit: answers(gpus.run("fake-gpu", "take", "all", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=limit, **client))[0]["mib"]
+        for limit in limits
+    }
+    assert taken == limits
+
+
+def test_an_exclusive_gpu_has_one_process_or_the_clients_of_one_daemon(
+    gpus: FakeGpus, tree: Path, tmp_path: Path
+) -> None:
+    gpus.configure(mode="Exclusive_Process")
+    done = in_cgroup(gpus, tree / "job_1", HOLDS + "fake-gpu take 1")
+    assert [each["code"] for each in answers(done)] == [0, 46]
+    done = in_cgroup(gpus, tree / "job_1", HOLDS + "fake-gpu take 1", **daemon(gpus, tmp_path))
+    assert [each["code"] for each in answers(done)] == [0, 0]
+
+
+def test_who_has_less_than_its_guaranteed_part_ends_clients_that_borrowed(
+    gpus: FakeGpus, tree: Path, tmp_path: Path
+) -> None:
+    set_limit(gpus, tree / "job_1", 80_000, 1000)
+    set_limit(gpus, tree / "job_2", 80_000, 40_000)
+    client = daemon(gpus, tmp_path)
+    borrows = "fake-gpu take 70000 --until over --say taken & until [ -s taken ]; do sleep 0.02; done; cat taken\n"
+    guaranteed = f'echo $$ >"{tree}/job_2/cgroup.procs"; fake-gpu take 40000'
+    done = in_cgroup(gpus, tree / "job_1", borrows + f"sh -c '{guaranteed}'", **client)
+    assert [each["code"] for each in answers(done)] == [0, 0]
+
+
+def test_without_a_driver_nvidia_smi_says_so(gpus: FakeGpus) -> None:
+    gpus.stop()
+    assert gpus.run("nvidia-smi", "-L").returncode == 9

@@ -12,7 +12,7 @@ import pytest
 
 from gpusage.node.dividing import PROGRAM
 from walls import GPUS, FakeGpus, fake_gpus, real_cgroup, real_hierarchy
-from ways_out import WAYS, Way
+from ways_out import WAYS, Attempt
 
 USER, OTHER_USER = 30001, 30002
 SHARES = {"1": 25, "2": 25, "3": 50}
@@ -75,7 +75,7 @@ class Node:
         lines = file.read_text().splitlines()[1:] if file.exists() else []
         return {"MPS": str(mps), "CUDA_VISIBLE_DEVICES": "0", **dict(line.split("=", 1) for line in lines)}
 
-    def escape(self, way: Way, *, wall: bool) -> dict[str, int]:
+    def escape(self, way: Attempt, *, wall: bool) -> dict[str, int]:
         """Have the jobs try *way*, and return the MiB that each has beyond its part, of all GPUs together."""
         scratch = Path(tempfile.mkdtemp(dir=self.folder))
         scratch.chmod(0o777)
@@ -145,9 +145,14 @@ def node() -> Iterator[Node]:
             yield Node(folder, root, gpus)
 
 
+def test_the_page_counts_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
+    assert f"`tests/ways_out.py` has {len(WAYS)} ways" in page
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
-def test_what_a_way_out_leads_to(node: Node, way: Way) -> None:
+def test_what_a_way_out_leads_to(node: Node, way: Attempt) -> None:
     behind_wall = node.escape(way, wall=True)
     under_cap = node.escape(way, wall=False)
     assert (not any(behind_wall.values())) is way.wall, behind_wall

@@ -302,7 +302,14 @@ class Advisor(Predictor):
             Candidate(pool=pool, gpu=gpu, need=need, shares=prices, known=figures)
             for pool, gpu, need, prices, figures in zip(pools, gpus, needs, shares, known, strict=True)
         )
-        return PolicyInput(request=request, workload=workload, candidates=candidates, cluster=cluster, rules=self.rules)
+        return PolicyInput(
+            request=request,
+            workload=workload,
+            candidates=candidates,
+            cluster=cluster,
+            rules=self.rules,
+            submitter=job.submitter,
+        )
 
     def _allowed_repeats(self, request: GpuRequest, cluster: Cluster) -> GpuRequest:
         """Return *request* as the site and its cluster allow it: it runs again only where both allow that."""

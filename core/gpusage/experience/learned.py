@@ -72,6 +72,8 @@ class Experience:
         utilization_runs: How many runs each of these rests on.
         slowdown: By GPU and percentage below 100, the duration against that on the whole GPU; at least 1.
         memory_bytes: The peak, and how far it may go.
+        peak_bytes: By GPU, the largest peak of the runs that saw all of its memory.
+        walled_share: The largest part of what it saw that a run behind a wall took; 0 without one.
     """
 
     run_count: int
@@ -79,6 +81,8 @@ class Experience:
     utilization_runs: Mapping[GpuShare, int]
     slowdown: Mapping[GpuShare, float]
     memory_bytes: Interval | None
+    peak_bytes: Mapping[str, float] = field(default_factory=dict)
+    walled_share: float = 0.0
 
     def contradicts(self, utilization: float | None) -> bool:
         """Return whether many runs on whole GPUs rule out *utilization*, or any where it is ``None``."""

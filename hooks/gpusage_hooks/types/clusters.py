@@ -24,6 +24,7 @@ class Neighbour:
         thread_percent: What it may use of that GPU's threads.
         need: As predicted when its share was decided.
         workload: How it runs its model; what it promises.
+        user: As in `Submitter`; empty where that is not known.
     """
 
     nodes: tuple[str, ...]
@@ -31,6 +32,7 @@ class Neighbour:
     thread_percent: int
     need: GpuNeed
     workload: Workload
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

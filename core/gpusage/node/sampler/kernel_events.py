@@ -44,8 +44,8 @@ _FILTER = b"".join(
     )
 )
 """Classic BPF that keeps the ends of whole processes with a status that is not 0: (code, then, else, operand) each."""
-_ANSWERED_AT = 24
-"""Offset of the number of the request that is answered."""
+_ANSWERED_AT = 28
+"""Offset of a number that the kernel increases in its answer."""
 
 _FAN_CLOEXEC, _FAN_NONBLOCK, _FAN_REPORT_FID = 0x1, 0x2, 0x200
 _FAN_MARK_ADD, _AT_FDCWD = 0x1, -100
@@ -150,12 +150,12 @@ class ExitWatch:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, settings)
             self._socket.bind((0, _CN_IDX_PROC))
             number = os.getpid()
-            body = struct.pack("=IIIIHHI", _CN_IDX_PROC, 1, number, 0, 4, 0, _LISTEN)
+            body = struct.pack("=IIIIHHI", _CN_IDX_PROC, 1, 0, number, 4, 0, _LISTEN)
             self._socket.send(struct.pack("=IHHII", 16 + len(body), _NLMSG_DONE, 0, 0, 0) + body)
 
             # The kernel answers with an event of no kind and an error number; in a container it is silent.
             event, answered, error = _EXIT_EVENT, 0, 0
-            while event != _NO_EVENT or answered != number:
+            while event != _NO_EVENT or answered != number + 1:
                 if not select.select([self._socket], [], [], _ANSWER_S)[0]:
                     message = "the kernel tells no ends of processes here"
                     raise OSError(message)

@@ -28,6 +28,8 @@ PAUSE_GROWTH = 1.3
 WATCHED_SHARE = 0.8
 SAVE_INTERVAL_S = 60.0
 """Longest usage of a job that is lost when its node dies."""
+MemoryNote = Callable[[Mapping[int, int | None], Allocation], object]
+"""Receives what each process of a job holds on its GPU, and the job's part of it."""
 T = TypeVar("T", int, float)
 SHARES = ("gpu_utilization", "sm_activity", "dram_activity")
 """Names of readings whose mean over time counts."""
@@ -64,7 +66,7 @@ class Surroundings:
 
     has_partners: Callable[[], bool]
     granted: Callable[[], Allocation | None]
-    note_memory: Callable[[Mapping[int, int | None], Allocation], object] = lambda *_: None
+    note_memory: MemoryNote = lambda *_: None
 
 
 class Sampling:

@@ -241,12 +241,13 @@ def reruns(name: str, evidence: Evidence) -> Finding:
         )
 
     # No trial without a job tells whether a site lets users change their jobs, so real refusals are counted.
+    runnable = _executable(name, script)
     refused = (evidence.own.status or {}).get("missed", {}).get("refused", 0)
-    if refused:
+    if refused and runnable.verdict == "pass":
         observation = f"the site's own job_submit refused {refused} times that a user changed Gres of a share"
         todo = "let slurm_job_modify pass Gres of one's own jobs, or set [sharing] rescue = false"
         return warned(name, f"{observation}: such a job cannot run again", todo)
-    return _executable(name, script)
+    return runnable
 
 
 def job_container(name: str, evidence: Evidence) -> Finding:

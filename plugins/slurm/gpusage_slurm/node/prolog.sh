@@ -133,9 +133,10 @@ END
         rm -f "$root/granted/$SLURM_JOB_ID.back"
         return
     }
-    ask scontrol update "JobId=$job" "ExcNodeList=$own${own:+${avoided:+,}}$avoided" "StartTime=$start" "Requeue=$requeue" \
-        ${settings:+"$settings"} ${gres:+"Gres=$(echo "$resources" | tr , '\n' | sed "s/^$share\$/$gres/" | paste -sd , -)"}
     turned=yes
+    set -- "JobId=$job" "ExcNodeList=$own${own:+${avoided:+,}}$avoided" "StartTime=$start" "Requeue=$requeue" \
+        ${settings:+"$settings"} ${gres:+"Gres=$(echo "$resources" | tr , '\n' | sed "s/^$share\$/$gres/" | paste -sd , -)"}
+    ask scontrol update "$@" || ask scontrol update "$@" || ask scontrol update "$@"
 }
 
 # A job with a latency limit gets SMs of its own where the node's MPS can give them. Its user's comment has the limit.

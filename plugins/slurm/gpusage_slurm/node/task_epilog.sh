@@ -202,14 +202,13 @@ requeue_whole() {
 }
 
 # The sampler writes there how the job's processes on the GPU ended. It answers whoever has read the file, after it has
-# written down all that the kernel said before.
-ends=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/ends/$SLURM_JOB_ID seen=
+# written down all that the kernel said before: within a few milliseconds, if it lives.
+ends=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/ends/$SLURM_JOB_ID seen= tries=0
 if [ -f "$ends" ] && [ -r "$ends" ]; then
-    seen=yes
     : <"$ends"
-    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
-        ! grep -qx "read $$" "$ends" || break
+    until grep -qx "read $$" "$ends" && seen=yes || [ "$tries" = 75 ]; do
         sleep 0.02
+        tries=$((tries + 1))
     done
 fi
 status=$(wait_status)

@@ -21,13 +21,10 @@ from functools import partial
 from pathlib import Path
 
 from gpusage.node.dividing.granted import FOLDER, PERCENT_VARIABLE, read_granted, whole_sm_count
-<<<<<<< HEAD
-from gpusage.node.sampler.failures import FailureRecorder
-=======
 from gpusage.node.dividing.programs import host_offers
->>>>>>> main
+from gpusage.node.sampler.failures import FailureRecorder
 from gpusage.node.sampler.processes import ProcessSelector
-from gpusage.node.sampler.sampling import SampledJob, Sampling, Surroundings
+from gpusage.node.sampler.sampling import MemoryNote, SampledJob, Sampling, Surroundings
 from gpusage.node.sampler.usage_reports import UsageSpool, append_usage_reports
 from gpusage.plugins.loading import node_hooks
 from gpusage_hooks.errors import RequestError
@@ -118,12 +115,25 @@ def main() -> None:
     place = Path(os.environ.get("GPUSAGE_USAGE_FOLDER", usual))
     folder = UsageSpool(place, f"{os.environ.get('SLURM_CLUSTER_NAME', '')}.{node}.")
 
-    with suppress(RequestError, OSError):
-        post_limit(folder, node)
-
     # The signals are waited for, not handled, so that one that comes early is not lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
-    if _sample(folder, job):
+
+    # The task epilog reads there how the job's programs on the GPU ended. Where the kernel does not say that to this
+    # process, or several GPUs hold what one is too small for, there is no such file. It comes first: programs start.
+    recorder = None
+    if len(job.devices) == 1:
+        with suppress(OSError):
+            file = Path(os.environ.get("GPUSAGE_MPS_FOLDER", FOLDER)) / ENDS / job.job_id
+            recorder = FailureRecorder(file, job.identity, Path(os.environ.get("GPUSAGE_DEVICE_FOLDER", "/dev")))
+            recorder.start()
+    try:
+        with suppress(RequestError, OSError):
+            post_limit(folder, node)
+        was_read = _sample(folder, job, recorder.note_memory if recorder else None)
+    finally:
+        if recorder:
+            recorder.close()
+    if was_read:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
         pauses_s = (random.uniform(0, JITTER_S), *PAUSES_S)  # no secret
         post_with_retries(folder, node, pauses_s)
@@ -147,21 +157,12 @@ def job_of(environment: Mapping[str, str]) -> SampledJob | None:
     )
 
 
-def _sample(folder: UsageSpool, job: SampledJob) -> bool:
+def _sample(folder: UsageSpool, job: SampledJob, note_memory: MemoryNote | None) -> bool:
     """Sample *job*, and leave its usage in *folder*; return whether any GPU could be read."""
     pid_file, device_file = folder.file(job.job_id, "pid"), folder.file(job.job_id, "device")
     device_file.write_text(",".join(job.devices))  # by which other jobs' samplers know a partner
 
     shares = Path(os.environ.get("GPUSAGE_MPS_FOLDER", FOLDER))
-
-    # The task epilog reads there how the job's programs on the GPU ended. Where the kernel does not say that to this
-    # process, or several GPUs hold what one is too small for, there is no such file.
-    recorder = None
-    if len(job.devices) == 1:
-        with suppress(OSError):
-            devices = Path(os.environ.get("GPUSAGE_DEVICE_FOLDER", "/dev"))
-            recorder = FailureRecorder(shares / ENDS / job.job_id, job.identity, devices)
-            recorder.start()
 
     # Without a percentage the job has its GPU for itself, and how many SMs that has is of no interest.
     sm_count = None
@@ -170,7 +171,7 @@ def _sample(folder: UsageSpool, job: SampledJob) -> bool:
     surroundings = Surroundings(
         has_partners=lambda: bool({*job.devices} & {*folder.devices_of_other_jobs(job.job_id)}),
         granted=partial(read_granted, job.job_id, folder=shares, sm_count=sm_count),
-        note_memory=recorder.note_memory if recorder else lambda *_: None,
+        note_memory=note_memory or (lambda *_: None),
     )
     try:
         sampling = Sampling(job, node_hooks(), surroundings)
@@ -181,8 +182,6 @@ def _sample(folder: UsageSpool, job: SampledJob) -> bool:
             folder.remove(usage)
         return bool(usage.gpu)
     finally:
-        if recorder:
-            recorder.close()
         device_file.unlink(missing_ok=True)
         pid_file.unlink(missing_ok=True)
 

@@ -1,0 +1,103 @@
+"""What doctor says of a real Slurm whose site does something else than gpusage expects."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusage_sandboxes import processes
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm.creation import install_plugin
+from slurm_jobs import GENEROUS, submit_held, submit_share
+
+pytestmark = pytest.mark.slurm
+
+MODELS = Path(__file__).parents[2] / "examples" / "models"
+LIGHT = f"--comment=model={MODELS}/dlrm.onnx,batch=8,mode=infer"
+REFUSES = """\
+function slurm_job_submit() return slurm.SUCCESS end
+function slurm_job_modify(job)
+  if job.tres_per_node ~= nil then return slurm.ERROR end
+  return slurm.SUCCESS
+end
+return slurm.SUCCESS
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
+    """Return a cluster of two nodes of a type, one of them without mps, whose site lets nobody change Gres."""
+    with start_sandbox(ClusterPlan(nodes=parse_nodes("2xv100:2")), release=slurm_release) as sandbox:
+        (sandbox.layout.etc / "job_submit.lua").write_text(REFUSES)
+        install_plugin(sandbox, "enforce", GENEROUS)
+        yield sandbox
+
+
+def doctor(sandbox: Sandbox, name: str, **variables: str) -> tuple[str, str]:
+    """Return verdict and observation of one check."""
+    done = sandbox.run("gpusage", "slurm", "doctor", "--json", environment=variables, check=False)
+    (check,) = (each for each in json.loads(done.stdout)["checks"] if each["check"] == name)
+    return check["verdict"], check["observation"]
+
+
+def test_a_site_that_lets_nobody_change_gres_is_known_once_it_refused(sandbox: Sandbox) -> None:
+    assert doctor(sandbox, "task epilog")[0] == "pass"
+    job = submit_share(sandbox, LIGHT)
+    refused = sandbox.run("scontrol", "update", f"JobId={job}", "Gres=gpu:1", check=False)
+    assert refused.returncode != 0
+    submit_held(sandbox, "--gres=gpu:1", LIGHT)  # with its question the count goes to gpusaged
+    verdict, observation = doctor(sandbox, "task epilog")
+    assert (verdict, "job_submit refused 1 times" in observation) == ("warn", True)
+
+
+def test_a_deleted_task_epilog_and_jobs_that_slurm_requeues_not_are_told(sandbox: Sandbox) -> None:
+    conf = sandbox.layout.slurm_conf
+    text = conf.read_text()
+    conf.write_text(f"{text}JobRequeue=0\n")
+    sandbox.reconfigure()
+    assert doctor(sandbox, "task epilog")[1].startswith("JobRequeue=0: no job runs again")
+    conf.write_text(text)
+    sandbox.reconfigure()
+
+    (epilog,) = sandbox.layout.libexec.glob("*task_epilog.sh")
+    moved = epilog.rename(epilog.with_suffix(".away"))
+    verdict, observation = doctor(sandbox, "task epilog")
+    moved.rename(epilog)
+    assert (verdict, observation) == ("fail", f"{epilog} is not executable here")
+
+
+def test_whoever_else_divides_the_gpus_of_this_node_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
+    """By a process of that name, and a program that says what nvidia-smi would."""
+    assert doctor(sandbox, "GPUs of this node")[0] == "pass"
+    control, query = tmp_path / "nvidia-cuda-mps-control", tmp_path / "nvidia-smi"
+    control.write_text("#!/bin/sh\nexec 1>&-\nread never\n")
+    query.write_text("#!/bin/sh\necho 0, Exclusive_Process\n")
+    for program in (control, query):
+        program.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{sandbox.environment['PATH']}"}
+    assert "0 (Exclusive_Process)" in doctor(sandbox, "GPUs of this node", **path)[1]
+
+    environment = {"PATH": "/usr/bin:/bin", "CUDA_MPS_PIPE_DIRECTORY": "/site/pipe"}
+    with subprocess.Popen([control, "-d"], stdin=subprocess.PIPE, env=environment) as process:
+        observation = doctor(sandbox, "GPUs of this node")[1]
+        process.kill()
+    assert f"{process.pid} (/site/pipe)" in observation
+
+
+def test_a_node_of_a_type_without_mps_is_told(sandbox: Sandbox) -> None:
+    assert doctor(sandbox, "gres/mps")[0] == "pass"
+    conf, gres = sandbox.layout.slurm_conf, sandbox.layout.etc / "gres.conf"
+    lines = conf.read_text().splitlines(keepends=True)
+    node = next(line for line in lines if line.startswith("NodeName=v100-2 "))
+    conf.write_text(conf.read_text().replace(node, node.replace(",mps:200", "")))
+    rest = [line for line in gres.read_text().splitlines(keepends=True) if not ("v100-2" in line and "mps" in line)]
+    gres.write_text("".join(rest))
+    processes.end([pid for pid in [sandbox.pid("v100-2")] if pid], grace_s=10)
+    sandbox.restart_controller()
+    sandbox.start_node("v100-2")
+    sandbox.wait_for_nodes()
+    assert doctor(sandbox, "gres/mps") == ("warn", "some nodes with v100 have no mps: no share ever starts there")
