@@ -94,9 +94,9 @@ def draw(count: int, gpu_count: int, load: float, duration_s: float) -> list[Dra
 
 
 @contextmanager
-def started(nodes: str, release: str | None, *, settings: tuple[str, ...] = ()) -> Iterator[Sandbox]:
+def started(nodes: str, release: str | None) -> Iterator[Sandbox]:
     """Start a cluster whose folder all users may enter, as /etc and /usr are entered elsewhere."""
-    with start_sandbox(ClusterPlan(nodes=parse_nodes(nodes), settings=settings), release=release) as sandbox:
+    with start_sandbox(ClusterPlan(nodes=parse_nodes(nodes)), release=release) as sandbox:
         sandbox.layout.folder.chmod(0o711)
         sandbox.layout.jobs.chmod(0o1777)
         yield sandbox
