@@ -25,7 +25,10 @@ HELPERS = """
 take() {
     takes=$((takes + 1)) waits=0
     "$@" "$GPU" take all --until "$SCRATCH/over" --say "$SCRATCH/$JOB.$takes" &
-    until [ -s "$SCRATCH/$JOB.$takes" ] || [ "$waits" -gt 400 ]; do waits=$((waits + 1)); sleep 0.02; done
+    until [ -s "$SCRATCH/$JOB.$takes" ]; do
+        [ "$waits" -lt 1500 ] || { echo "$@" >>"$SCRATCH/untried" && break; }
+        waits=$((waits + 1)) && sleep 0.02
+    done
 }
 take_in_pieces() {
     "$GPU" take $(yes 1000 | head -n 100) --catch --until "$SCRATCH/over" --say "$SCRATCH/$JOB.pieces" &
@@ -98,8 +101,12 @@ class Node:
                 variables["FIRST_PIPE"] = self.variables[way.version, "1"]["CUDA_MPS_PIPE_DIRECTORY"]
                 self._run(script, above / step, scratch, variables)
             memory = self.gpus.ask("state")["memory"]
-            assert list(scratch.glob("1.*")), f"nobody tried: {(scratch / 'log').read_text()}"
+            untried = "unshare" in way.script and (scratch / "untried").exists()
+            assert untried or not (scratch / "untried").exists(), (scratch / "log").read_text()
+            assert untried or list(scratch.glob("1.*")), (scratch / "log").read_text()
             (scratch / "over").touch()
+        if untried:
+            pytest.skip("users have no namespaces of their own here")
         taken_mib = dict.fromkeys((USER, OTHER_USER), 0)
         for each in memory:
             taken_mib[each["uid"]] += each["mib"] + each["context_mib"]
