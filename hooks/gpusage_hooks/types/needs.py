@@ -178,11 +178,13 @@ class ObservedFigures:
         step_time_s: Seconds of one step, above 0.
         gpu_utilization: NVML's: the share of time with any kernel running, above 0 and at most 1.
         memory_bytes: Peak bytes of device memory, context included.
+        memory_share: The part of the memory that it sees that it takes, 0 to 1, where it took most of that.
     """
 
     step_time_s: Figure | None = None
     gpu_utilization: Figure | None = None
     memory_bytes: Figure | None = None
+    memory_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
