@@ -239,9 +239,11 @@ class Learned:
         reason = f"the last job like it failed in its part of a GPU, so this one has {larger[0]}"
         return replace(decision, request=request, reasons=(reason,), need=None)
 
-    def why_not_enforced(self, graph: ModelGraph, submitter: Submitter) -> str:
+    def why_not_enforced(self, graph: ModelGraph, submitter: Submitter, decision: Decision | None = None) -> str:
         """Return why no share is enforced for *submitter* and this family for now, one clause; empty where one is."""
-        failed = why_whole(self.failures, fingerprint(graph), submitter) if self.failures else ""
+        # What `without_failed_slice` returns is larger already.
+        is_larger = decision is not None and decision.request.slice_type and decision.request.memory_cap_bytes is None
+        failed = why_whole(self.failures, fingerprint(graph), submitter) if self.failures and not is_larger else ""
         return failed or (self.suspended.get((family(graph.name), submitter.user), "") if self.suspended else "")
 
 

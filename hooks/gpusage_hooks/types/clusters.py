@@ -24,6 +24,7 @@ class Neighbour:
         thread_percent: What it may use of that GPU's threads.
         need: As predicted when its share was decided.
         workload: How it runs its model; what it promises.
+        user: As in `Submitter`; empty where that is not known.
     """
 
     nodes: tuple[str, ...]
@@ -31,6 +32,7 @@ class Neighbour:
     thread_percent: int
     need: GpuNeed
     workload: Workload
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +235,8 @@ class Cluster:
         chosen = set(partitions or (self.default_partition,))
         everywhere = None in chosen  # no default is known, so the job may run in any partition
         here = [*scopes, *(f"partition={name}" for name in chosen)]
-        here += [scope for scope in self.unshared if everywhere and scope.startswith("partition=")]
+        if everywhere:
+            here += [scope for scope in self.unshared if scope.startswith("partition=")]
         unshared = {scope: self.unshared[scope] for scope in here if scope in self.unshared}
 
         pools = tuple(

@@ -30,6 +30,7 @@ from gpusage_hooks.types import AnnotatedJob, OutOfMemoryJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import counts, parse_node, units_per_gpu
 from gpusage_slurm.jobs.placement import (
+    FREE_GPU,
     avoided_nodes_in,
     mig_type_of,
     placement_in,
@@ -71,13 +72,13 @@ _ANY_STATE = "--states=all"
 
 
 def restore_request(job: AnnotatedJob, reason: str) -> bool:
-    """Let *job* run on the nodes that it avoids; if it avoids none, give it a whole GPU again; see the hook.
+    """Let *job* run on the nodes that it avoids; if it avoids none, or a whole GPU is free there, give it that again.
 
     Raises:
         RequestError: As `_replace_share`.
     """
     mark = parse_annotation(job.mark)
-    if mark is not None and avoided_nodes_in(mark):
+    if mark is not None and avoided_nodes_in(mark) and not reason.startswith(FREE_GPU):
         update_job(job.job_id, *readmission_settings(job, mark), _mark_setting(job, readmitted_mark(mark, reason)))
         return True
     return restore_whole_gpu(job, reason)
@@ -251,7 +252,8 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
         return True
 
     # 22.05. All shares of one GPU are as good as a GPU, where all GPUs count alike.
-    may_count = starved or any(setting.startswith("Features=") for setting in freed)
+    is_free = starved or reason.startswith(FREE_GPU)
+    may_count = is_free or any(setting.startswith("Features=") for setting in freed)
     nodes = map(parse_node, scontrol.nodes()) if may_count else ()
     units = {units_per_gpu(node.gres, kind) for node in nodes for kind in counts(node.gres, "gpu")}
     units.discard(0)  # of slices, and other GPUs that are not shared
