@@ -25,7 +25,7 @@ ADA, BOB, CARL = users.USERS[:3]
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return two nodes with a GPU each, where gpusaged keeps no share off a node: the nodes alone do."""
     with users.started("2xv100:1", slurm_release) as sandbox:
-        users.install(sandbox, 60.0, "[sharing]\nkeep_apart = false\n")
+        users.install(sandbox, "[sharing]\nkeep_apart = false\n")
         yield sandbox
 
 
@@ -86,11 +86,11 @@ def test_a_share_beside_another_users_starts_elsewhere_and_else_is_whole(sandbox
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_a_thousand_jobs_of_ten_users(slurm_release: str | None) -> None:
-    draws = users.draw(1000, 32, 0, load=1.0, duration_s=20.0, burst=10.0)
+    draws = users.draw(1000, 32, 1.0, 20.0)
     with users.started("16xv100:2", slurm_release) as sandbox:
         without = users.run(sandbox, draws)
     with users.started("16xv100:2", slurm_release) as sandbox:
-        users.install(sandbox, 2.0)
+        users.install(sandbox)
         done = users.run(sandbox, draws)
     print(without, done, sep="\n")
     assert not done.meetings

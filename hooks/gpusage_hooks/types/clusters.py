@@ -235,7 +235,8 @@ class Cluster:
         chosen = set(partitions or (self.default_partition,))
         everywhere = None in chosen  # no default is known, so the job may run in any partition
         here = [*scopes, *(f"partition={name}" for name in chosen)]
-        here += [scope for scope in self.unshared if everywhere and scope.startswith("partition=")]
+        if everywhere:
+            here += [scope for scope in self.unshared if scope.startswith("partition=")]
         unshared = {scope: self.unshared[scope] for scope in here if scope in self.unshared}
 
         pools = tuple(

@@ -94,6 +94,11 @@ def test_the_limit_of_an_account_holds_for_those_below_and_a_users_for_that_user
     assert [*limits(LAB | {"ParentName": "group"}, GROUP)] == []  # no line of parents is endless
 
 
+def test_where_hundreds_of_users_have_limits_their_accounts_count_as_limited() -> None:
+    users = [MEMBER | {"User": f"u{number}", "GrpTRES": "gres/gpu=4"} for number in range(501)]
+    assert [*limits(LAB, GROUP, *users)] == ["account=group"]
+
+
 def test_an_association_with_one_qos_alone_gives_it_to_jobs_that_name_none() -> None:
     limited = {"Name": "short", "MaxTRESPU": "gres/gpu=2"}
     assert [*limits(LAB | {"QOS": "short"}, qos=limited)] == ["qos=short", "account=lab"]
