@@ -220,7 +220,7 @@ def test_two_processes_above_their_part_in_sum_are_told_to_user_and_admin(sandbo
     assert usage["memory_bytes"] == pytest.approx(1.8 * usage["granted"]["memory_limit_bytes"], rel=1e-6)
     assert usage["excess"].startswith("its processes together took ")
     assert usage["excess"] in " ".join(sandbox.run("gpusage", "decisions", job).stdout.split())
-    assert f"slurm job {job} of" in sandbox.run("gpusage", "status").stdout
+    assert f"slurm job {job}: its processes together took" in sandbox.run("gpusage", "status").stdout
 
 
 @pytest.mark.one_release
