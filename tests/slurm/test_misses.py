@@ -157,7 +157,7 @@ def check(sandbox: Sandbox, export: str, *, short: bool) -> None:
     ends = run(sandbox, export, misses + ordinary)
     wrong = {form.name: ends[form.name] for form in misses if ends[form.name] != (["COMPLETED"], [1])}
     twice = {form.name: ends[form.name] for form in ordinary if any(ends[form.name][1])}
-    print(f"mended {len(misses) - len(wrong)} of {len(misses)}, run twice {len(twice)} of {len(ordinary)}")
+    print(f"mended {len(misses) - len(wrong)} of {len(misses)}, run twice {len(twice)} of {len(ordinary)}: {wrong} {twice}")
     assert (wrong, twice) == ({}, {})
 
 

@@ -144,6 +144,9 @@ class FailureRecorder(threading.Thread):
 
     def run(self) -> None:
         """Record until closed."""
+        # What the job has open is to be seen before a program that has come to the GPU ends.
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -5)
         poll = select.poll()
         for source in (self._exits, self._opens, self._wake_read):
             if source is not None:
@@ -157,7 +160,7 @@ class FailureRecorder(threading.Thread):
             with suppress(OSError):  # a process or its folder that has just gone
                 self.record()
                 if len(self._gpu_since) > known:
-                    pause_s = FIRST_PAUSE_S
+                    pause_s, next_s = FIRST_PAUSE_S, 0.0
                 if time.monotonic() >= next_s:
                     self._measure(self._processes.refresh())
                     pause_s = min(LONGEST_PAUSE_S, pause_s * PAUSE_GROWTH)
@@ -183,11 +186,12 @@ class FailureRecorder(threading.Thread):
         fresh = ((opened.users | self._on_gpu) - self._gpu_since.keys()) - {os.getpid()}
         if fresh:
             own = self._processes.refresh()
-            fresh &= own | {each.pid for each in ended if each.parent in own}
+            starters = own | self._processes.parents()
+            fresh &= own | {each.pid for each in ended if each.parent in starters}
             if fresh:
                 self._measure(own)
             for pid in fresh:
-                self._gpu_since[pid] = now_s if pid in own else 0.0
+                self._gpu_since[pid] = time.monotonic() if pid in own else 0.0
                 self._write(f"gpu {pid}")
 
         for each in ended:
