@@ -88,7 +88,7 @@ def test_a_run_above_its_part_is_told_to_the_admin_as_long_as_its_node_reports_i
         collector.run_once()
         (excess,) = collector.status()["excesses"]
         assert excess == (
-            "slurm job 7 of ada: its processes together took 10.0 GiB, more than its part of the GPU's memory (6.0 GiB)"
+            "slurm job 7: its processes together took 10.0 GiB, more than its part of the GPU's memory (6.0 GiB)"
         )
     manager.usages = []
     collector.run_once()
