@@ -2,9 +2,8 @@
 
 Slurm 24.11 and 26.05 change a pending job's shares into GPUs; 22.05 refuses ("Invalid generic resource"; emptied first,
 the job would run without any). There a job that is bound to GPU types gets all shares of one GPU, wherever that is, and
-any other keeps its share, or its slice. (A GPU whose type is named it adds to the slice, and then holds the job for
-good.) Other requested resources stay. A restored job carries the mark BACK, and is left alone from then on; one that
-could not be restored carries STUCK.
+any other keeps its share, or its slice. Other requested resources stay. A restored job carries the mark BACK, and is
+left alone from then on; one that could not be restored carries STUCK.
 
 Where a job ran out of memory, its task epilog (node/task_epilog.sh) requeues it, as the job's user and before
 slurmctld learns of its end. It appends a note to the job's comment: `REQUEUED` if it requeued the job, `OUT_OF_MEMORY`
@@ -49,7 +48,7 @@ from gpusage_slurm.jobs.queue import (
 )
 from gpusage_slurm.submission.render import ELSE
 from gpusage_slurm.submission.request import FIELD_BYTES
-from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_tres
+from gpusage_slurm.tres import REPLACING_PREFIX, Tres, is_gpu, is_share, parse_tres
 
 OUT_OF_MEMORY = "[out of GPU memory, says gpusage]"
 REQUEUED = re.compile(r" ?\[out of GPU memory, started ([0-9T:-]+), says gpusage\]")
@@ -245,8 +244,7 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
             return False
         return True
 
-    # Up to 23.02, where the prefix is another, a job would ask for both GPUs from then on.
-    is_replaced = starved and mig_type_of(mark) and "gres/" in row["tres-per-node"]
+    is_replaced = starved and mig_type_of(mark) and REPLACING_PREFIX in row["tres-per-node"]
     larger = placement_in(mark).removeprefix(ELSE) if is_replaced else ""
     if is_granted(f"gpu:{larger}:1" if larger else match[1]):
         return True
