@@ -10,6 +10,7 @@ Example: python bench/users.py --jobs 1000 --nodes 16xv100:2
 from __future__ import annotations
 
 import random
+import shutil
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,8 @@ SHARES = (
     "resnet18.onnx,batch=8,utilization=15",
     "resnet18.onnx,batch=32,utilization=40",
 )
-WHOLE_PART = 0.2
+WHOLE_PART, BURST = 0.2, 10.0
+"""The part of the jobs that name no model, and how many a user submits at once, in the mean."""
 SCRIPT = 'echo "$SLURMD_NODENAME $SLURM_JOB_GPUS $(id -u) $(date +%s.%N)"; sleep {}; date +%s.%N'
 
 
@@ -76,13 +78,13 @@ class Result:
         return f"{len(self.meetings)} meetings {self.meetings}, {self.drained} nodes drained, {waits}, {lost}"
 
 
-def draw(count: int, gpu_count: int, seed: int, *, load: float, duration_s: float, burst: float) -> list[Draw]:
+def draw(count: int, gpu_count: int, load: float, duration_s: float) -> list[Draw]:
     """Return jobs whose whole GPUs would keep the part *load* of *gpu_count* GPUs busy."""
-    numbers = random.Random(seed)  # no secret
+    numbers = random.Random(0)  # no secret
     draws: list[Draw] = []
     at_s = 0.0
     while len(draws) < count:
-        uid, size = numbers.choice(USERS), max(1, round(numbers.expovariate(1 / burst)))
+        uid, size = numbers.choice(USERS), max(1, round(numbers.expovariate(1 / BURST)))
         comment = "" if numbers.random() < WHOLE_PART else numbers.choice(SHARES)
         for _ in range(min(size, count - len(draws))):
             length = max(2, round(numbers.lognormvariate(0, 0.8) * duration_s / 1.377))
@@ -92,22 +94,25 @@ def draw(count: int, gpu_count: int, seed: int, *, load: float, duration_s: floa
 
 
 @contextmanager
-def started(nodes: str, release: str | None, *, settings: tuple[str, ...] = ()) -> Iterator[Sandbox]:
+def started(nodes: str, release: str | None) -> Iterator[Sandbox]:
     """Start a cluster whose folder all users may enter, as /etc and /usr are entered elsewhere."""
-    with start_sandbox(ClusterPlan(nodes=parse_nodes(nodes), settings=settings), release=release) as sandbox:
+    with start_sandbox(ClusterPlan(nodes=parse_nodes(nodes)), release=release) as sandbox:
         sandbox.layout.folder.chmod(0o711)
         sandbox.layout.jobs.chmod(0o1777)
         yield sandbox
 
 
-def install(sandbox: Sandbox, stuck_after_s: float) -> None:
+def install(sandbox: Sandbox, settings: str = "") -> None:
     """Install gpusage; each node has MPS, and a folder of its own for it, as it would have /run."""
-    install_plugin(sandbox, "enforce", "[slurm]\nlimit_ms = 1000\n")
+    install_plugin(sandbox, "enforce", f"[slurm]\nlimit_ms = 1000\n{settings}")
     conf, toml = sandbox.layout.slurm_conf, sandbox.layout.gpusage_toml
-    toml.write_text(toml.read_text().replace("refresh_s = 1\n", f"refresh_s = 1\nstuck_after_s = {stuck_after_s}\n"))
+    toml.write_text(toml.read_text().replace("refresh_s = 1\n", "refresh_s = 1\nstuck_after_s = 2\n"))
+    control = shutil.copy(
+        ROOT / "tests/standins/nvidia-cuda-mps-control", sandbox.layout.state
+    )  # its log lies beside it
     for script in (PROLOG, EPILOG, TASK_PROLOG):
         wrapper, copy = script.copy(sandbox.layout.etc), script.copy(sandbox.layout.libexec)
-        exports = f"GPUSAGE_MPS_CONTROL={ROOT}/tests/standins/nvidia-cuda-mps-control GPUSAGE_CUDA_LIBRARY=none"
+        exports = f"GPUSAGE_MPS_CONTROL={control} GPUSAGE_CUDA_LIBRARY=none"
         folder = f"GPUSAGE_MPS_FOLDER={sandbox.layout.state}/mps/$SLURMD_NODENAME"
         path = f"PATH={sandbox.installation.programs}:/usr/bin:/bin"
         wrapper.write_text(f"#!/bin/sh\nexport {exports} {folder} {path}\nexec {copy}\n")
@@ -121,16 +126,21 @@ def install(sandbox: Sandbox, stuck_after_s: float) -> None:
     sandbox.reconfigure()
 
 
+def cards() -> dict[str, str]:
+    """Return the card of each model."""
+    names = {each.partition(",")[0] for each in SHARES}
+    return {name: encode(advisor().read(str(ROOT / "examples" / "models" / name))) for name in names}
+
+
 def run(sandbox: Sandbox, draws: Sequence[Draw]) -> Result:
     """Submit each of *draws* at its time, wait for all, and return what became of them."""
-    cards = {each.partition(",")[0]: "" for each in SHARES}
-    cards = {name: encode(advisor().read(str(ROOT / "examples" / "models" / name))) for name in cards}
+    models = cards()
     begun_s = time.time()
 
     def submit(each: Draw) -> tuple[str, float]:
         time.sleep(max(0.0, begun_s + each.at_s - time.time()))
         comment = (f"--comment=model={each.comment}",) if each.comment else ()
-        environment = {"GPUSAGE_CARD": cards[each.comment.partition(",")[0]]} if each.comment else {}
+        environment = {"GPUSAGE_CARD": models[each.comment.partition(",")[0]]} if each.comment else {}
         output = f"--output={sandbox.layout.jobs}/%j.out"
         command = ("sbatch", "--parsable", f"--uid={each.uid}", "--gres=gpu:1", "--chdir=/", output, *comment)
         submitted_s = time.time()
@@ -174,29 +184,19 @@ def run(sandbox: Sandbox, draws: Sequence[Draw]) -> Result:
 @click.option("--release", default=None, help="Of Debian or Ubuntu, as of `gpusage slurm sandbox up`.")
 @click.option("--load", default=1.0, show_default=True, help="Work for whole GPUs, as a part of what there are.")
 @click.option("--duration", "duration_s", default=40.0, show_default=True, help="Mean seconds of a job.")
-@click.option("--burst", default=10.0, show_default=True, help="Mean jobs that a user submits at once.")
-@click.option("--stuck-after", "stuck_after_s", default=2.0, show_default=True, help="daemon.stuck_after_s.")
-@click.option("--seed", default=0, show_default=True)
 @click.option("--without/--with", "is_without", default=None, help="One of the two runs alone.")
 def main(
-    count: int,
-    nodes: str,
-    release: str | None,
-    stuck_after_s: float,
-    seed: int,
-    *,
-    is_without: bool | None,
-    **how: float,
+    count: int, nodes: str, release: str | None, load: float, duration_s: float, *, is_without: bool | None
 ) -> None:
     """Run the same jobs without gpusage and with it, and print a line for each."""
     gpu_count = sum(node.gpu_count for node in parse_nodes(nodes))
-    draws = draw(count, gpu_count, seed, **how)
+    draws = draw(count, gpu_count, load, duration_s)
     for without in (True, False):
         if is_without is not None and is_without != without:
             continue
         with started(nodes, release) as sandbox:
             if not without:
-                install(sandbox, stuck_after_s)
+                install(sandbox)
             click.echo(f"{'without' if without else 'with'} gpusage: {run(sandbox, draws)}")
 
 

@@ -1,6 +1,7 @@
 """How many jobs get a share, of what size, and how often its promise would be broken on measured prices.
 
-The 96 submissions of the example models are decided as `gpusage validate` does it on the example cluster, models of
+The 96 submissions of the example models are decided as `gpusage validate` does it on the example cluster, where MPS
+caps memory and where the driver limits it, models of
 the zoo, batch 1 to 128, on one GPU type at a time. For measured prices of inference (RaPP on a V100, ParvaGPU's slices
 of an A100) each rule sees what a user could tell it, and the measurement says whether its promise was kept. An oracle
 and constants stand beside; the intervals' widths were fitted on these prices too, the points on none. Lucid's pairs,
@@ -23,7 +24,7 @@ from gpusage.cli.scripts import Script
 from gpusage.cli.validate import validate
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.policies.share_price import Limits, limits
-from gpusage_hooks.types import Candidate, Gpu, ModelGraph, Rules, SharingRules, Workload
+from gpusage_hooks.types import Candidate, Gpu, LimitedBy, ModelGraph, Rules, SharingRules, Workload
 from gpusage_lab.learning.promises import (
     RAPP_SIZES,
     Measured,
@@ -84,20 +85,22 @@ def examples(advisor: Advisor) -> ScoreTable:
     rows: list[tuple[Cell, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, rules, keys, goal in CASES:
-            shares = list(example_shares(replace(advisor, rules=Rules(sharing=rules)), Path(folder), keys))
+            ruled = replace(advisor, rules=Rules(sharing=rules))
+            shares, walled = (list(example_shares(ruled, Path(folder), keys, limit)) for limit in ("cap", "wall"))
             training = sum(mode == "train" for mode, _ in shares)
             mean = round(sum(share for _, share in shares) / max(len(shares), 1))
-            rows.append((name, len(shares), training, mean, None if goal is None else f">= {goal}"))
+            rows.append((name, len(shares), len(walled), training, mean, None if goal is None else f">= {goal}"))
     return ScoreTable(
         title="96 submissions to the example cluster",
-        columns=("rule, and what the jobs say", "with a share", "of them training", "mean share %", "goal"),
+        columns=("rule, and what the jobs say", "share on cap", "on wall", "training", "mean share %", "goal"),
         rows=tuple(rows),
     )
 
 
-def example_shares(advisor: Advisor, folder: Path, keys: str) -> Iterator[tuple[str, int]]:
-    """Yield mode and percentage of each submission that becomes a share."""
+def example_shares(advisor: Advisor, folder: Path, keys: str, limit: LimitedBy) -> Iterator[tuple[str, int]]:
+    """Yield mode and percentage of each submission that becomes a share where *limit* limits memory."""
     cluster = example_cluster("slurm", advisor.catalogue)
+    cluster = replace(cluster, pools=tuple(replace(pool, limited_by=limit) for pool in cluster.pools))
     for model in sorted(MODELS.glob("*.onnx")):
         for mode, batch in RUNS:
             comment = f"model={model},mode={mode},batch={batch},precision=fp16{keys}"

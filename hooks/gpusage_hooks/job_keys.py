@@ -264,7 +264,17 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             modes=INFERENCE,
             example="vllm",
             help="Inference: what runs the model; compile is compile=on; vllm and tensorrt-llm serve language models.",
-            details="All but eager replay CUDA graphs when they generate, tensorrt always. Such a job keeps its GPU.",
+            details="All but eager replay CUDA graphs when they generate, tensorrt always.",
+        ),
+        "memory_share": _row(
+            Number("a share of the GPU's memory, above 0 and at most 1", "0.47", most=1.0),
+            form="SHARE",
+            unit="share of 1",
+            default="the engine's own, 0.9",
+            modes=INFERENCE,
+            requires="engine",
+            help="Inference: share of the GPU's memory that the engine is told to take.",
+            details="vLLM's `--gpu-memory-utilization`.",
         ),
     },
     "known": {

@@ -117,7 +117,7 @@ ORDINARY = (
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed, whose node sees processes on its GPUs."""
     with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2,1xv100:2")), release=slurm_release) as sandbox:
-        install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\nback_off = false\n")
+        install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\nenabled = false\n")
         yield sandbox
 
 

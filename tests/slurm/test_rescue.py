@@ -45,7 +45,7 @@ exit ${STATUS:-1}
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed."""
     with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=slurm_release) as sandbox:
-        install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\nback_off = false\n")
+        install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\nenabled = false\n")
         give_training(sandbox)
         yield sandbox
 
@@ -131,7 +131,7 @@ def test_of_an_array_only_the_tasks_that_ran_lack_memory(sandbox: Sandbox) -> No
     tasks = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 4)]
     assert [task["Restarts"] for task in tasks] == ["1", "0", "0"]
     assert " BACK gres/mps:" in tasks[2]["AdminComment"]
-    assert f"that was task {array}_1 of its array" in tasks[2]["AdminComment"]
+    assert f": task {array}_1 of its array did" in tasks[2]["AdminComment"]
 
 
 def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sandbox: Sandbox) -> None:

@@ -84,7 +84,7 @@ exit 1
         again = wait_for_state(sandbox, job, "COMPLETED", restarts=1)
         assert (again["TresPerNode"], again["NodeList"]) == ("gres/gpu:a100:1", "n3")
         assert "runs again by itself, once, with gres/gpu:a100:1" in text.read_text()
-        assert text.read_text().count("gpusage: this job runs again, with a whole GPU") == 1
+        assert text.read_text().count("gpusage: this job starts again, with a whole GPU") == 1
     next_try = submitted(sandbox, "gpu:a100:1", *name)
     assert "failed in its part of a GPU, so this one has a100" in show_job(sandbox, next_try)["AdminComment"]
     sandbox.run("scancel", next_try)

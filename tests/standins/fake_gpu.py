@@ -74,6 +74,7 @@ class Driver:
     def __init__(self, settings: dict) -> None:
         self.settings = {**DEFAULTS, **settings}
         self.limits: dict[tuple[str, str], list[int]] = {}  # of a GPU and a cgroup: soft and hard, in MiB
+        self.numbers: dict[tuple[str, str], int] = {}  # which cgroup of that name it was: a limit goes with its cgroup
         self.devices: dict[str, list[int]] = {}  # what a cgroup's device filter lets through
         self.memory: list[dict] = []
         self.refusals: list[dict] = []
@@ -82,7 +83,7 @@ class Driver:
     def respond(self, pid: int, uid: int, request: dict) -> dict:
         """Do what process *pid* of user *uid* asks for."""
         self.memory = [each for each in self.memory if started(each["pid"]) == each["started"]]
-        self.limits = {of: limit for of, limit in self.limits.items() if self.folder(of[1]).is_dir()}
+        self.limits = {of: limit for of, limit in self.limits.items() if self.number(of[1]) == self.numbers[of]}
         who = {"pid": pid, "uid": uid, "started": started(pid), "cgroup": self.cgroup_of(pid)}
         try:
             return {"code": SUCCESS, **getattr(self, f"do_{request['verb']}")(who, request)}
@@ -253,6 +254,10 @@ class Driver:
         """Return where a cgroup is."""
         return Path(self.settings["cgroups"]) / cgroup.lstrip("/")
 
+    def number(self, cgroup: str) -> int:
+        """Return the kernel's number of a cgroup; 0 where there is none."""
+        return self.folder(cgroup).stat().st_ino if self.folder(cgroup).is_dir() else 0
+
     def named(self, who: dict, name: str | None) -> list[dict]:
         """Return the GPUs of this *name* (number or UUID) among those that the process may open."""
         gpus = self.visible(who, {"environment": {}})
@@ -312,6 +317,7 @@ class Driver:
         if soft > hard:
             raise RefusedError(INVALID_ARGUMENT, "the soft limit is above the hard limit")
         self.limits[gpu["uuid"], cgroup] = [soft, hard]
+        self.numbers[gpu["uuid"], cgroup] = self.number(cgroup)
         if (soft, hard) == (0, MAX):
             del self.limits[gpu["uuid"], cgroup]
         return {"lines": [f"Memory limits of {request['cgroup']} on GPU {gpu['uuid']} were set."]}

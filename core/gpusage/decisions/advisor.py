@@ -144,8 +144,7 @@ class Advisor(Predictor):
         if self.kill_reason is not None:
             return self.keep_unchanged(job.submission, self.kill_reason, job)
 
-        # The rest is for the submitter of this job, and only observed where it may run outside the partitions in which
-        # the site enforces.
+        # The rest is for this job's submitter, and only observed where it may run outside the enforcing partitions.
         partitions = {*(job.request.partitions or (cluster.default_partition,))}
         is_outside = self.mode == "enforce" and bool(self.enforce_in) and not partitions <= {*self.enforce_in}
         if job.submitter is not self.submitter or is_outside:
@@ -177,8 +176,7 @@ class Advisor(Predictor):
         if need is not None:
             predicted = self.utilization_from_graph(graph, request.workload, need)
         outcome = replace(outcome, model=job_identity(NOBODY, graph=graph), predicted_utilization=predicted)
-        is_larger = decision.request.slice_type is not None and decision.request.memory_cap_bytes is None
-        return outcome if is_larger else outcome.as_advice(self.learned.why_not_enforced(graph, job.submitter))
+        return outcome.as_advice(self.learned.why_not_enforced(graph, job.submitter, decision))
 
     def _advise_by_history(self, job: Job, cluster: Cluster) -> Outcome:
         """Return the outcome of *job*, which names no model: observed only, until its history has earned trust."""
@@ -302,7 +300,14 @@ class Advisor(Predictor):
             Candidate(pool=pool, gpu=gpu, need=need, shares=prices, known=figures)
             for pool, gpu, need, prices, figures in zip(pools, gpus, needs, shares, known, strict=True)
         )
-        return PolicyInput(request=request, workload=workload, candidates=candidates, cluster=cluster, rules=self.rules)
+        return PolicyInput(
+            request=request,
+            workload=workload,
+            candidates=candidates,
+            cluster=cluster,
+            rules=self.rules,
+            submitter=job.submitter,
+        )
 
     def _allowed_repeats(self, request: GpuRequest, cluster: Cluster) -> GpuRequest:
         """Return *request* as the site and its cluster allow it: it runs again only where both allow that."""

@@ -17,7 +17,7 @@ from gpusage.devices.shares import share_of
 from gpusage.policies.candidates import why_unlimited
 from gpusage.policies.latency import waited_services
 from gpusage.predictors.analysis import analyze
-from gpusage.predictors.times.step_time import RESERVED_SHARE
+from gpusage.predictors.times.step_time import RESERVED_SHARE, reserved_share
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
@@ -132,7 +132,8 @@ def serving_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Serving:
     # keys and values fill the rest of the memory that the server reserves.
     cached = decoding.passes()[1].kv_cache_bytes
     resident = alone.required_bytes([gpu])[0].value - cached
-    free_bytes = RESERVED_SHARE * gpu.memory_bytes - resident - decoding.read_bytes * decoding.prompt_tokens
+    reserved_bytes = (reserved_share(workload) or RESERVED_SHARE) * gpu.memory_bytes
+    free_bytes = reserved_bytes - resident - decoding.read_bytes * decoding.prompt_tokens
     blocks = max(int(free_bytes // (BLOCK_TOKENS * decoding.kv_cache_bytes)), 0)
     answers = min(blocks // ceil(decoding.total_tokens / BLOCK_TOKENS), MOST_ANSWERS)
 

@@ -18,12 +18,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import sqrt
 from statistics import median
 
 from gpusage.devices.shares import shares_of
-from gpusage.experience.history import GpuLookup
+from gpusage.experience.history import PROPORTIONAL_MEMORY, GpuLookup
 from gpusage.experience.identity import LEAST_USERS
 from gpusage.experience.learned import Experience, FamilyRatio, Finding, run_count
 from gpusage.experience.trust import PARTNERS, WAITS_FOR_HOST
@@ -142,6 +143,12 @@ def _by_experience(
     memory = experience.memory_bytes
     figure = Figure(interval=memory, source=source) if memory else None
     floors = _host_floors(experience, analysis, find_gpu)
+
+    # A job that took most of what it saw may take as much of any GPU: an engine, or a library that allocates first.
+    memory_share = experience.walled_share
+    for name, peak_bytes in experience.peak_bytes.items():
+        with suppress(DeviceError):  # the catalogue does not know it
+            memory_share = max(memory_share, peak_bytes / find_gpu(name).memory_bytes)
     known = []
     for gpu in gpus:
         # A run on a whole GPU says nothing of a slice, whose memory is another.
@@ -151,6 +158,7 @@ def _by_experience(
                 step_time_s=_step_time(gpu, utilization, analysis, source) if utilization else None,
                 gpu_utilization=Figure(interval=utilization, source=source) if utilization else None,
                 memory_bytes=figure,
+                memory_share=memory_share if memory_share > PROPORTIONAL_MEMORY else None,
             )
         )
 

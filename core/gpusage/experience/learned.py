@@ -72,6 +72,8 @@ class Experience:
         utilization_runs: How many runs each of these rests on.
         slowdown: By GPU and percentage below 100, the duration against that on the whole GPU; at least 1.
         memory_bytes: The peak, and how far it may go.
+        peak_bytes: By GPU, the largest peak of the runs that saw all of its memory.
+        walled_share: The largest part of what it saw that a run behind a wall took; 0 without one.
     """
 
     run_count: int
@@ -79,6 +81,8 @@ class Experience:
     utilization_runs: Mapping[GpuShare, int]
     slowdown: Mapping[GpuShare, float]
     memory_bytes: Interval | None
+    peak_bytes: Mapping[str, float] = field(default_factory=dict)
+    walled_share: float = 0.0
 
     def contradicts(self, utilization: float | None) -> bool:
         """Return whether many runs on whole GPUs rule out *utilization*, or any where it is ``None``."""
@@ -235,9 +239,11 @@ class Learned:
         reason = f"the last job like it failed in its part of a GPU, so this one has {larger[0]}"
         return replace(decision, request=request, reasons=(reason,), need=None)
 
-    def why_not_enforced(self, graph: ModelGraph, submitter: Submitter) -> str:
+    def why_not_enforced(self, graph: ModelGraph, submitter: Submitter, decision: Decision | None = None) -> str:
         """Return why no share is enforced for *submitter* and this family for now, one clause; empty where one is."""
-        failed = why_whole(self.failures, fingerprint(graph), submitter) if self.failures else ""
+        # What `without_failed_slice` returns is larger already.
+        is_larger = decision is not None and decision.request.slice_type and decision.request.memory_cap_bytes is None
+        failed = why_whole(self.failures, fingerprint(graph), submitter) if self.failures and not is_larger else ""
         return failed or (self.suspended.get((family(graph.name), submitter.user), "") if self.suspended else "")
 
 

@@ -162,6 +162,15 @@ def job_experience(runs: Sequence[Run]) -> Experience:
         if run.utilization is not None:
             by_share[run.gpu, run.share_percent].append(run.utilization)
 
+    # A run that died took what it could get.
+    peak_bytes: dict[str, float] = defaultdict(float)
+    walled_share = 0.0
+    for run in (run for run in runs[-WINDOW_RUNS:] if run.memory_bytes and not run.out_of_memory):
+        if not run.is_walled:
+            peak_bytes[run.gpu] = max(peak_bytes[run.gpu], run.memory_bytes or 0)
+        elif run.memory_limit_bytes:
+            walled_share = max(walled_share, (run.memory_bytes or 0) / run.memory_limit_bytes)
+
     newest = {share: values[-WINDOW_RUNS:] for share, values in by_share.items()}
     return Experience(
         run_count=min(len(runs), WINDOW_RUNS),
@@ -169,6 +178,8 @@ def job_experience(runs: Sequence[Run]) -> Experience:
         utilization_runs={share: len(values) for share, values in newest.items()},
         slowdown=_slowdowns(runs),
         memory_bytes=_memory(runs),
+        peak_bytes=peak_bytes,
+        walled_share=walled_share,
     )
 
 

@@ -53,7 +53,8 @@ class Run:
         utilization: NVML's mean, alone on the GPU, 0 to 1.
         peak_utilization: NVML's of the busiest minute, alone on the whole GPU; 1 where a share showed a change.
         memory_bytes: Its peak.
-        memory_limit_bytes: Its cap on memory; ``None`` where it had none.
+        memory_limit_bytes: Its limit on memory; ``None`` where it had none.
+        is_walled: That limit was a wall, and so the size of the GPU that it saw.
         out_of_memory: It died of too little memory.
         predicted_utilization: On this GPU, before anything was learned.
         utilization_high: The pessimistic end that its decision rested on.
@@ -73,6 +74,7 @@ class Run:
     peak_utilization: float | None = None
     memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
+    is_walled: bool = False
     out_of_memory: bool = False
     predicted_utilization: float | None = None
     utilization_high: float | None = None
@@ -156,6 +158,7 @@ def run_of(usage: Usage, record: DecisionRecord, least_sampled_s: float) -> Run 
         peak_utilization=_peak_utilization(usage, record) if is_sound else None,
         memory_bytes=usage.memory_bytes or None,
         memory_limit_bytes=usage.granted.memory_limit_bytes,
+        is_walled=usage.granted.limited_by == "wall",
         out_of_memory=out_of_memory,
         predicted_utilization=record.predicted_utilization if is_predicted else None,
         utilization_high=need.gpu_utilization.high if need and is_predicted else None,

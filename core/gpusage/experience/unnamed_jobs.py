@@ -98,7 +98,12 @@ def policy_input(
     # History does not show how fast the job is on which GPU, so no type is required.
     unbound = replace(rules, sharing=replace(rules.sharing, bind="never"))
     return PolicyInput(
-        request=job.request, workload=Workload(), candidates=tuple(candidates), cluster=cluster, rules=unbound
+        request=job.request,
+        workload=Workload(),
+        candidates=tuple(candidates),
+        cluster=cluster,
+        rules=unbound,
+        submitter=job.submitter,
     )
 
 

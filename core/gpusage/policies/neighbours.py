@@ -1,7 +1,9 @@
 """The stage ``veto``: a new share avoids nodes where it, or a job that runs there, might become slower than accepted.
 
 The price of a share covers average and bad partners whose threads are limited to their shares. What it does not cover
-is computed here from the jobs themselves. The needs for each resource of the GPU add up; where the sum is above 1, all
+is computed here from the jobs themselves. No GPU is to have two users, unless the site wants that, and a workload
+manager gives a share the first GPU of a node with room, even if another one is free: so a share avoids the nodes where
+another user's leaves it room. The needs for each resource of the GPU add up; where the sum is above 1, all
 steps take that many times as long. And beside training, a request waits for kernels that no percentage divides, so a
 promised latency has to hold there with a step of 1 / ``latency_margin`` times the length.
 
@@ -33,6 +35,7 @@ MOST_WEIGHED = 500
 """Neighbours that are weighed; nodes beyond these count as free of trouble, and the job may run there."""
 BROKEN_PROMISE = "a promised latency might not hold"
 TOO_BUSY = "a GPU might be too busy for all of its jobs"
+OF_ANOTHER_USER = "another user's job has a share of a GPU"
 _SHOWN = 3
 _End = Callable[[Interval], float]
 _Need = Callable[[Neighbour, _End], float]
@@ -129,6 +132,7 @@ def _newcomer(candidate: Candidate, policy_input: PolicyInput, draft: Decision) 
         thread_percent=draft.request.thread_cap_percent or share_percent,
         need=on_share,
         workload=policy_input.workload,
+        user=policy_input.submitter.user,
     )
 
 
@@ -143,6 +147,12 @@ def trouble(newcomer: Neighbour, there: Iterable[Neighbour], rules: Rules) -> st
     partners = [each for each in there if each.share_percent + newcomer.share_percent <= WHOLE_PERCENT]
     if not partners:
         return ""
+    if (
+        not rules.sharing.across_users
+        and newcomer.user
+        and any(each.user not in ("", newcomer.user) for each in partners)
+    ):
+        return OF_ANOTHER_USER
     worst = _stretch(newcomer, partners, lambda interval: interval.high)
     company = [(newcomer, partners), *((each, [newcomer]) for each in partners)]
 

@@ -205,7 +205,8 @@ def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, policy_inpu
                 offer.slowdown.value,
             ),
         )
-        return f"{part_of(nearest.share_percent, nearest.candidate.name)} {trouble(nearest, within)}"
+        option = _engine_option(offered, reach, within, policy_input)
+        return f"{part_of(nearest.share_percent, nearest.candidate.name)} {trouble(nearest, within)}{option}"
 
     # One share is good enough on its own GPU type, but the job cannot be confined to that type.
     best = min(promised, key=lambda offer: offer.gpu_time)
@@ -223,6 +224,39 @@ def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, policy_inpu
     else:
         why += f", and {name} has no room now"
     return f"{part_of(best.share_percent, name)} would be enough, but {why}"
+
+
+def _engine_option(offered: Sequence[Offer], reach: Reach, within: Limits, policy_input: PolicyInput) -> str:
+    """Return with which option an engine would fit a share without a wall, as a clause; empty where none would."""
+    from gpusage.predictors.memory.peak import context_of  # numpy, for whoever only loads plugins
+    from gpusage.predictors.times.step_time import ENGINES
+
+    rules = ENGINES.get(policy_input.workload.engine)
+    if rules is None or not rules.memory_option:
+        return ""
+
+    # Told to take no more than its part, an engine needs what it needs behind a wall, where it sees its part alone.
+    walled = [
+        replace(
+            offer,
+            request=replace(offer.request, repeatable=True),
+            candidate=replace(
+                offer.candidate,
+                pool=replace(offer.candidate.pool, limited_by="wall"),
+                need=replace(offer.candidate.need, memory_share=None),
+            ),
+        )
+        for offer in offered
+    ]
+    choice = choose(walled, reach, within, policy_input.rules.sharing.bind)
+    if choice is None:
+        return ""
+
+    # An engine's option leaves out the CUDA context, which counts in a part.
+    gpus = [offer.candidate.gpu for offer in choice.offers]
+    percent = min(100 * (choice.cap_bytes - context_of(gpu).high) // gpu.memory_bytes for gpu in gpus)
+    where = part_of(choice.share_percent, choice.offers[0].candidate.name)
+    return f"; {where} would do with {rules.memory_option} {percent / 100:g} and memory_share={percent / 100:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

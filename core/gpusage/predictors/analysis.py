@@ -31,10 +31,9 @@ from gpusage.predictors.times.activity import Activity, activities, gaps_of, whi
 from gpusage.predictors.times.kernel_times import KernelTimes
 from gpusage.predictors.times.kernels import Kernels
 from gpusage.predictors.times.step_time import (
-    RESERVED_SHARE,
     Timing,
     decoding_timing,
-    reserves_memory,
+    reserved_share,
     step_times_s,
     times_on,
     timing_with,
@@ -242,9 +241,8 @@ class WorkloadAnalysis(StepWork):
         peaks = []
         for gpu in gpus:
             peak = with_context(self.peak, gpu)
-            if reserves_memory(self.workload):
-                peak = peak._replace(taken=at_least(peak.taken, RESERVED_SHARE * gpu.memory_bytes))
-            peaks.append(peak)
+            reserved_bytes = reserved_share(self.workload) * gpu.memory_bytes
+            peaks.append(peak._replace(taken=at_least(peak.taken, reserved_bytes)) if reserved_bytes else peak)
         return peaks
 
     def memory_bytes(self, gpus: Sequence[Gpu]) -> list[Interval]:

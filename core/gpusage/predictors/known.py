@@ -84,6 +84,7 @@ def first_known(answers: Sequence[Sequence[ObservedFigures]], gpus: Sequence[Gpu
             step_time_s=next((row.step_time_s for row in rows if row.step_time_s), None),
             gpu_utilization=next((row.gpu_utilization for row in rows if row.gpu_utilization), None),
             memory_bytes=next((row.memory_bytes for row in rows if row.memory_bytes), None),
+            memory_share=next((row.memory_share for row in rows if row.memory_share), None),
         )
         for rows in zip(*answers, strict=True)
     )
@@ -112,6 +113,8 @@ def apply_known_figures(
         of = need.required_bytes
         value, low = min(of.value, memory_bytes.value), min(of.low, memory_bytes.low)
         required_bytes = Interval(value=value, low=low, high=memory_bytes.high)
+    if known.memory_share:  # on a larger GPU it takes more, and needs no more
+        memory_bytes = replace(memory_bytes, high=max(memory_bytes.high, known.memory_share * gpu.memory_bytes))
 
     # SMs and memory are busy for as much more or less as the GPU; bytes are as many, however long the step takes.
     shorter = need.step_time_s.value / step_time_s.value

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.extrapolation import gpu_notes, workload_notes
+from gpusage.predictors.extrapolation import ENGINE_WARNING, gpu_notes, workload_notes
 from gpusage.predictors.known import apply_known_figures, implausible_step_time, throughput
 from gpusage.predictors.parallel.division import several_gpu_notes
 from gpusage.predictors.sharing.slowdown import busy_shares
-from gpusage.predictors.times.step_time import engine_notes
+from gpusage.predictors.times.step_time import engine_notes, reserved_share
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
 from gpusage_hooks.units import KIB, MIB, seconds
@@ -72,7 +72,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
             dram_activity=activity.dram_activity,
             throughput_samples_per_s=throughput(workload, step_time_s),
             fits=required.high <= room,
-            familiar=not warnings,
+            familiar={*warnings} <= {ENGINE_WARNING},  # its rules are fitted on published rates
             notes=(
                 *always,
                 *several_gpu_notes(workload, gpu, step_time_s.value, waits_s),
@@ -82,6 +82,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
                 *warnings,
             ),
             parameter_count=graph.parameter_count,
+            memory_share=reserved_share(workload) or None,
         )
         needs.append(need)
     return needs

@@ -66,6 +66,7 @@ class Run(TypedDict, total=False):
         compile: Whether `torch.compile` fuses the model's operators, as is predicted of half precision.
         layout: ``channels_first``, or ``channels_last`` for images whose channels lie side by side.
         engine: Inference: what runs the model, ``eager``, ``compile``, ``vllm``, ``tensorrt-llm`` or ``tensorrt``.
+        memory_share: Inference: of the memory that it sees that the engine is told to take.
     """
 
     batch_size: int
@@ -89,6 +90,7 @@ class Run(TypedDict, total=False):
     compile: bool
     layout: Layout
     engine: Engine
+    memory_share: float | None
 
 
 def parameters() -> Iterator[Parameter]:

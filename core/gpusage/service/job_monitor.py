@@ -205,4 +205,5 @@ def make_neighbour(job: AnnotatedJob, record: DecisionRecord) -> Neighbour | Non
         thread_percent=decision.request.thread_cap_percent or share_percent,
         need=decision.need,
         workload=record.workload,
+        user=record.identity.user if record.identity else "",
     )

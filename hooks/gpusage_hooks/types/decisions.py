@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Annotated, Literal, get_args
 
 from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest
-from gpusage_hooks.types.jobs import JobIdentity
+from gpusage_hooks.types.jobs import JobIdentity, Submitter
 from gpusage_hooks.types.needs import Gpu, GpuNeed, ObservedFigures, Price
 from gpusage_hooks.types.workloads import Workload
 
@@ -150,6 +150,7 @@ class PolicyInput:
 
     Attributes:
         candidates: The pools within the job's reach whose GPU the catalogue knows.
+        submitter: Whose job it is; an answer that reads it holds for nobody else.
     """
 
     request: GpuRequest
@@ -157,6 +158,7 @@ class PolicyInput:
     candidates: tuple[Candidate, ...]
     cluster: Cluster
     rules: Rules
+    submitter: Submitter = field(default_factory=Submitter)
 
 
 class Code(Enum):

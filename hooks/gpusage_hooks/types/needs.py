@@ -119,6 +119,7 @@ class GpuNeed:
         required_memory_bytes: Without which a run fails, CUDA context included; ``None`` where nothing separates it
             from `memory_bytes`.
         share_high_bytes: The second upper end of the required memory, above which 1 of 1,000 jobs lies at most.
+        memory_share: The part of the memory that it sees that an engine takes and must do with; ``None`` of other jobs.
         source: ``history`` where the job names no model and its earlier runs show it: memory and utilization alone. Its
             step time and throughput are 1 then, and its activities anything up to its utilization.
     """
@@ -138,6 +139,7 @@ class GpuNeed:
     slowdown: Interval = Interval(value=1.0, low=1.0, high=1.0)
     required_memory_bytes: Interval | None = None
     share_high_bytes: float | None = None
+    memory_share: float | None = None
     source: NeedSource = "model"
 
     @property
@@ -178,11 +180,13 @@ class ObservedFigures:
         step_time_s: Seconds of one step, above 0.
         gpu_utilization: NVML's: the share of time with any kernel running, above 0 and at most 1.
         memory_bytes: Peak bytes of device memory, context included.
+        memory_share: The part of the memory that it sees that it takes, 0 to 1, where it took most of that.
     """
 
     step_time_s: Figure | None = None
     gpu_utilization: Figure | None = None
     memory_bytes: Figure | None = None
+    memory_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

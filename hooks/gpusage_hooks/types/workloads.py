@@ -154,6 +154,7 @@ class Workload:
         compile: Whether a compiler fuses the model's operators, as `torch.compile` does.
         layout: How images lie in memory: channel after channel, or with the channels of each pixel side by side.
         engine: Inference: what runs the model; ``eager`` beside *compile* means the compiler.
+        memory_share: Of the memory that it sees that the engine is told to take; ``None`` for the engine's own default.
         slowdown: The step time on a share against that on the whole GPU that the user accepts, at least 1; ``None``
             means the site's.
         forbidden_gpus: GPU types that the job must not get, by names of the catalogue or of the site.
@@ -187,6 +188,7 @@ class Workload:
     compile: bool = False
     layout: Layout = "channels_first"
     engine: Engine = "eager"
+    memory_share: float | None = None
 
     @property
     def gpus_per_replica(self) -> int:

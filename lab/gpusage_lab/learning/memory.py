@@ -108,7 +108,7 @@ def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
         HeldOut(name=name, predicted=np.tile(baseline(rows, folds), (ENDS, 1))) for name, baseline in BASELINES.items()
     ]
     tables = [peaks_table(rows, which, title, [ours, chance, *others]) for title, which in _subsets(rows).items()]
-    need = need_table(rows, fit_need(rows))
+    need = need_table(rows, fit_need(rows), ours)
     return [*tables, need, families_table(rows, ours), *_own_table(rows, own)]
 
 

@@ -100,6 +100,29 @@ def test_memory_that_was_seen_takes_the_place_of_memory_that_was_predicted() -> 
     assert need.share_memory_bytes == pytest.approx(4.4 * GIB)
 
 
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param({"memory_bytes": 15 * GIB}, id="of 16 GiB, the whole GPU"),
+        pytest.param({"memory_bytes": 3.6 * GIB, "memory_limit_bytes": 4 * GIB, "is_walled": True}, id="behind a wall"),
+    ],
+)
+def test_a_job_that_took_most_of_what_it_saw_takes_as_much_of_any_gpu(run: dict[str, object]) -> None:
+    """What it needs stays what was seen: behind another wall that decides."""
+    advisor = after(*(replace(each, **run) for each in runs(0.4, 0.4)))  # type: ignore[arg-type] - a test's fields
+    (need,) = advisor.predict(GRAPH, WORKLOAD, [H100])
+    assert need.certain_memory_bytes >= 0.89 * H100.memory_bytes
+    assert need.share_memory_bytes <= 1.1 * run["memory_bytes"]  # type: ignore[operator] - as above
+
+
+def test_a_job_under_a_cap_or_out_of_memory_shows_no_part_that_it_takes() -> None:
+    capped = {"memory_bytes": 3.9 * GIB, "memory_limit_bytes": 4 * GIB}
+    for fields in (capped, {**capped, "is_walled": True, "out_of_memory": True}):
+        advisor = after(*(replace(each, **fields) for each in runs(0.4, 0.4)))  # type: ignore[arg-type] - as above
+        (need,) = advisor.predict(GRAPH, WORKLOAD, [H100])
+        assert need.certain_memory_bytes < 0.2 * H100.memory_bytes
+
+
 def test_what_the_user_says_counts_until_five_runs_contradict_it() -> None:
     workload = replace(WORKLOAD, alone=SoloRun(utilization=0.9))
     assert on_v100(after(*runs(0.3)), workload).gpu_utilization == exact_interval(0.9)

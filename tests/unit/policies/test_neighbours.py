@@ -22,6 +22,7 @@ from gpusage_hooks.types import (
     SharingRules,
     Slo,
     SloRules,
+    Submitter,
     Workload,
 )
 
@@ -58,6 +59,21 @@ def test_a_job_is_kept_off_a_promise_that_it_would_break_and_told() -> None:
     assert decision is not None
     assert decision.request == replace(draft.request, avoided_nodes=("n1",))
     assert decision.reasons == ("cheap", "kept off n1, where a promised latency might not hold")
+
+
+def test_it_is_kept_off_another_users_share_unless_the_site_wants_that() -> None:
+    policy_input, draft = shared("n1", "n2")
+    harmless = replace(PROMISED, workload=Workload(), user="1000", need=samples.need(samples.gpus()[0]))
+    cluster = replace(policy_input.cluster, neighbours=(harmless,))
+
+    def by(user: str, *, across_users: bool = False) -> tuple[str, ...]:
+        rules = Rules(sharing=SharingRules(across_users=across_users))
+        return avoided(
+            replace(policy_input, cluster=cluster, rules=rules, submitter=Submitter(fields={"user": user})), draft
+        )
+
+    assert by("1001") == ("n1",)
+    assert by("1000") == by("") == by("1001", across_users=True) == ()
 
 
 def test_it_waits_for_no_other_node() -> None:

@@ -165,8 +165,10 @@ def test_a_server_takes_the_gpu_s_memory_and_needs_what_it_needs() -> None:
     plain, server = (predicted(LLAMA, served(one), [A100])[0] for one in ("compile", "vllm"))
     assert server.memory_bytes.value == 0.9 * A100.memory_bytes > plain.memory_bytes.value
     assert server.required_memory_bytes == plain.required_memory_bytes
-    assert not server.familiar
+    assert server.familiar
     assert server.notes[-1] == ENGINE_WARNING
+    (limited,) = predicted(LLAMA, replace(served("vllm"), memory_share=0.47), [A100])
+    assert limited.memory_bytes.value == 0.47 * A100.memory_bytes
     assert not any("for the host to launch" in note for note in server.notes)
 
 

@@ -312,18 +312,18 @@ def test_a_device_that_slurm_hides_from_a_step_is_shown_again(node: Node) -> Non
 
 
 def test_where_no_wall_is_a_share_lets_jax_and_tensorflow_take_only_what_they_use(node: Node) -> None:
-    """Each sees the whole GPU's size; a second task finds what the first was given, and keeps it."""
-    given = client(node, 7)
-    assert GROWTH.items() <= given.items()
-    assert not GROWTH.keys() & client(node, 7, **GROWTH, GPUSAGE_GROWTH=given["GPUSAGE_GROWTH"]).keys()
+    """Each sees the whole GPU's size; a second task finds what the first has, and keeps it."""
+    variables = client(node, 7)
+    assert GROWTH.items() <= variables.items()
+    assert not GROWTH.keys() & client(node, 7, **GROWTH, GPUSAGE_GROWTH=variables["GPUSAGE_GROWTH"]).keys()
 
 
 @pytest.mark.parametrize("name", ["XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", *GROWTH])
 def test_what_the_user_says_of_jax_or_tensorflow_holds(node: Node, name: str) -> None:
     others = {"TF_FORCE_GPU_ALLOW_GROWTH"} if name.startswith("XLA") else {"XLA_PYTHON_CLIENT_PREALLOCATE"}
-    given = client(node, 7, **{name: "0.4"})
-    assert GROWTH.keys() & given.keys() == others
-    assert given["GPUSAGE_GROWTH"] == f"7,{others.pop()}"
+    variables = client(node, 7, **{name: "0.4"})
+    assert GROWTH.keys() & variables.keys() == others
+    assert variables["GPUSAGE_GROWTH"] == f"7,{others.pop()}"
 
 
 def test_behind_a_wall_programs_see_their_own_part_and_nothing_is_said_to_them(node: Node) -> None:

@@ -71,12 +71,21 @@ class Node:
 
     folder: Path
 
-    def end(self, output: Path, *, held: str = "mps:25", user: int | None = None, **more: str) -> str:
+    def end(
+        self,
+        output: Path,
+        *,
+        held: str = "mps:25",
+        after: str = "gres/mps:25",
+        prefix: str = "gres/",
+        user: int | None = None,
+        **more: str,
+    ) -> str:
         """Let the job's batch script end, and return what scontrol was told to set."""
         (self.folder / "shown").write_text(
             "JobId=7 JobName=a b\n   JobState=RUNNING Reason=None\n   StartTime=2026-11-22T10:00:00 EndTime=Unknown\n"
-            "   AdminComment=site; gpusage 0123456789ab REWRITE gres/gpu:1 -> gres/mps:25 | x \n"
-            f"   TresPerNode=gres/{held}\n   Comment=model=a.onnx \n"
+            f"   AdminComment=site; gpusage 0123456789ab REWRITE gres/gpu:1 -> {after} | x \n"
+            f"   TresPerNode={prefix}{held}\n   Comment=model=a.onnx \n"
             f"   StdErr={output}\n   StdIn=/dev/null\n   StdOut={output}\n"
         )
         reported = self.folder / "told"
@@ -202,7 +211,28 @@ def test_a_job_that_has_its_gpu_back_is_left_alone(node: Node) -> None:
 def test_the_batch_script_of_26_05_and_a_task_of_an_array(node: Node) -> None:
     task = {"SLURM_STEP_ID": "-5", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}
     output = written(node, STARVED[0])
-    assert node.end(output.rename(node.folder / "slurm-5_2.out"), **task).startswith("update\nJobId=5_2\n")
+    told = node.end(output.rename(node.folder / "slurm-5_2.out"), **task)
+    assert told.splitlines()[:5] == ["update", "JobId=5", "Gres=gpu:1", "update", "JobId=5_2"]  # those that wait first
+
+
+SLICE = {"held": "gpu:3g.20gb:1", "after": "gres/gpu:3g.20gb:1, else h100", "GPUSAGE_DECISION": "gpu:3g.20gb:1"}
+
+
+@pytest.mark.usefixtures("slurmstepd")
+def test_a_slice_that_was_too_small_becomes_the_gpu_that_the_mark_names(node: Node) -> None:
+    output = written(node, STARVED[0])
+    requeued = ["requeue", "7", "update", "JobId=7", "Gres=gpu:h100:1", "StartTime=now+10"]
+    assert node.end(output, **SLICE).splitlines()[-6:] == requeued
+    assert "runs again by itself, once, with gres/gpu:h100:1." in output.read_text()
+
+
+@pytest.mark.usefixtures("slurmstepd")
+@pytest.mark.parametrize("change", [{"after": "gres/gpu:3g.20gb:1"}, {"prefix": "gres:"}], ids=["none larger", "22.05"])
+def test_a_slice_for_which_there_is_no_larger_gpu_is_not_requeued(node: Node, change: dict[str, str]) -> None:
+    """Up to 23.02 slurmctld would ask for both from then on."""
+    told = node.end(written(node, STARVED[0]), **(SLICE | change))
+    assert "requeue" not in told
+    assert told.endswith(f"{OUT_OF_MEMORY}\n")
 
 
 def test_a_fifo_in_the_place_of_the_output_is_not_waited_for(node: Node) -> None:

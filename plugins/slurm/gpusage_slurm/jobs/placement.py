@@ -10,7 +10,7 @@ A mark has all of this behind the share, as `gpusage_slurm.submission.render` wr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpusage.store.annotation import JobAnnotation, parse_annotation
@@ -40,6 +40,11 @@ _CONSTRAINT = "constraint "
 _BOUND = re.compile(r"(?:\([^()]*\)|[^&()]+)(?:&(?P<own>.+))?")
 _SLICE = re.compile(r"gres/gpu:([A-Za-z0-9_.-]+):1")
 _UNTYPED = re.compile(r"gres/gpu(?::1)?")
+
+FREE_GPU = "a whole GPU is free on "
+"""How the reason begins of a job that keeps off other users' jobs, and waits for a share."""
+OF_ANOTHER_USER = "another user"
+"""In the reasons of such a job's mark: of gpusaged's policy, and of the prolog (node/prolog.sh)."""
 
 NULL = "(null)"
 # The widest column that `squeue --format` is asked for; a list that fills it may be cut.
@@ -146,8 +151,14 @@ def avoided_while_pending(row: Row) -> tuple[str, ...]:
     return avoided_nodes_in(parse_annotation(row["admin_comment"])) if row["Reason"].startswith(WAITS_FOR_NODES) else ()
 
 
-def avoided_node_reason(row: Row, avoided: Iterable[NodeState]) -> str:
-    """Return which of its *avoided* nodes has room for the job in *row*, as a clause; empty where none has."""
+def avoided_node_reason(row: Row, avoided: Iterable[NodeState], users: Mapping[str, set[str]]) -> str:
+    """Return which of its *avoided* nodes has room for the job in *row*, as a clause; empty where none has.
+
+    Args:
+        row: By the columns of `squeue`.
+        avoided: Nodes.
+        users: Of the jobs on shares, by node: beside another user's the job would be sent back to the queue.
+    """
     mark, resources = parse_annotation(row["admin_comment"]), requested_tres(row)
     share = parse_tres(mark.after.partition(", ")[0] if mark else "")
     units = next((resource.count or 0 for resource in share), 0)
@@ -155,7 +166,12 @@ def avoided_node_reason(row: Row, avoided: Iterable[NodeState]) -> str:
 
     for node in avoided:
         has_host = cpu_count <= node.cpu_count - node.used_cpu_count and mib <= node.memory_mib - node.used_memory_mib
-        if has_host and node.open and free_units(node) >= units:
+        if not (has_host and node.open):
+            continue
+        if mark and OF_ANOTHER_USER in mark.reasons and users.get(node.name, set()) - {row["UserName"]}:
+            if free_whole_gpus(node):
+                return f"{FREE_GPU}{node.name}, where other users' jobs have shares ({row['Reason']})"
+        elif free_units(node) >= units:
             return f"node {node.name}, which it avoids for the jobs there, has room ({row['Reason']})"
     return ""
 

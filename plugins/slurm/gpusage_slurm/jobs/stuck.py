@@ -86,6 +86,9 @@ def find_shared_jobs(states: Sequence[JobState]) -> tuple[AnnotatedJob, ...]:
 def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
     """Yield each job, with why it is stuck."""
     nodes, idle = _ClusterNodes(), None
+    users: dict[str, set[str]] = {}
+    for row in job_rows:
+        users.setdefault(row.get("NodeList", ""), set()).add(row["UserName"])
     requests = _PendingRequests(row for row in job_rows if row["StateCompact"] == "PD")
     for row in job_rows:
         reason = ""
@@ -94,7 +97,7 @@ def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
             if idle is None and row["Reason"] in _QUEUED:
                 idle = nodes.idle
 
-            reason = avoided_node_reason(row, nodes.named(avoided_while_pending(row)))
+            reason = avoided_node_reason(row, nodes.named(avoided_while_pending(row)), users)
             if not reason:
                 # What no idle node could run without its other demands cannot run with them, and they cost a question.
                 reason = stuck_reason(row, idle or (), {})

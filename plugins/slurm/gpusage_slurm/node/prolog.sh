@@ -66,15 +66,15 @@ END
     case $task in N/A) ;; *) job=${array}_$task ;; esac
 
     # Of ours: what the user asked for, the share, the nodes that it avoids, and what holds it to GPU types.
-    before=$(echo "$mark" | sed -n 's/^.*gpusage [0-9a-f]\{12\} REWRITE gres\/\(gpu[^ ]*\) -> gres\/mps:.*/\1/p')
-    after=$(echo "$mark" | sed -n 's/^.* REWRITE [^ ]* -> gres\/\(mps:[^|]*\) | .*/\1/p')
+    echo "$mark" | grep -q "gpusage [0-9a-f]\{12\} REWRITE gres/gpu[^ ]* -> gres/mps:" || return
+    rest=${mark#*REWRITE }
+    before=${rest%% -> *} before=${before#gres/} after=${rest#* -> gres/} after=${after%% | *}
     share=${after%%,*} placement=
     case $after in *", "*) placement=${after#*, } ;; esac
     older=
     case $resources in *gres:*) older=yes ;; esac
     resources=$(echo "$resources" | sed 's/gres[:\/]//g')
     case ,$resources, in *",$share,"*) ;; *) return ;; esac
-    [ -n "$before" ] && [ -n "$share" ] || return
     avoided=
     case $placement in
         "avoid "*)
@@ -122,7 +122,6 @@ END
         # Another node has not heard of this start, so the job need not wait.
         start=now+2 after="REWRITE gres/$before -> gres/$share, avoid $avoided${placement:+, $placement}"
     fi
-    rest=${mark#*REWRITE }
     mark=$(echo "${mark%%REWRITE *}$after | $reason; ${rest#* | }" | cut -c1-1000)
 
     # Before it is requeued: slurmctld may end what runs of it, this script too.
@@ -133,9 +132,10 @@ END
         rm -f "$root/granted/$SLURM_JOB_ID.back"
         return
     }
-    ask scontrol update "JobId=$job" "ExcNodeList=$own${own:+${avoided:+,}}$avoided" "StartTime=$start" "Requeue=$requeue" \
-        ${settings:+"$settings"} ${gres:+"Gres=$(echo "$resources" | tr , '\n' | sed "s/^$share\$/$gres/" | paste -sd , -)"}
     turned=yes
+    set -- "JobId=$job" "ExcNodeList=$own${own:+${avoided:+,}}$avoided" "StartTime=$start" "Requeue=$requeue" \
+        ${settings:+"$settings"} ${gres:+"Gres=$(echo "$resources" | tr , '\n' | sed "s/^$share\$/$gres/" | paste -sd , -)"}
+    ask scontrol update "$@" || ask scontrol update "$@" || ask scontrol update "$@"
 }
 
 # A job with a latency limit gets SMs of its own where the node's MPS can give them. Its user's comment has the limit.

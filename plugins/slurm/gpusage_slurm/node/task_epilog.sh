@@ -221,10 +221,14 @@ job=$SLURM_JOB_ID
 [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 job_record=$(timeout -k 1 3 scontrol show job "$job") || exit 0
 
-# The job's mark names its user's request and its share. A job that got its whole GPU back holds something else.
+# The job's mark names its user's request and its share, or its slice and the larger GPU to run on if that is too small. A
+# job that got its whole GPU back holds something else.
+kind='[A-Za-z0-9_.-]*'
 mark=$(field AdminComment | sed -n \
-    's/^.*gpusage [0-9a-f]\{12\} [A-Z]* gres\/\(gpu\(:[A-Za-z0-9_.-]*\)\{0,1\}:1\) -> gres\/\(mps:[0-9]*\)[, ].*/\1 \3/p')
-gpu=${mark% *} share=${mark#* }
+    -e "s/^.*gpusage [0-9a-f]\{12\} [A-Z]* gres\/\(gpu\(:$kind\)\{0,1\}:1\) -> gres\/\(mps:[0-9]*\)[, ].*/\1 \3/p" \
+    -e "s/^.*gpusage [0-9a-f]\{12\} [A-Z]* gres\/gpu\(:1\)\{0,1\} -> gres\/\(gpu:$kind:1\)\(, else \($kind\)\)\{0,1\} .*/gpu:\4:1 \2/p")
+gpu=${mark% *} share=${mark#* } whole="a whole GPU"
+case $share/$gpu in gpu:*/gpu:[!:]*) whole=gres/$gpu ;; esac
 held=$(field TresPerNode)
 resources=$(echo "$held" | sed 's/gres[:\/]//g')
 case ,$resources, in *",$share,"*) ;; *) exit 0 ;; esac
@@ -258,25 +262,32 @@ case $((${status:-0} / 256)) in
 esac
 [ -n "$too_small" ] || exit 0
 
-case $held in
-    *gres:*) gpu=mps:$(units_per_gpu) ;; # up to 23.02, slurmctld changes no share into a GPU
+case $held/$share in # up to 23.02, slurmctld changes no share into a GPU, and no slice into another
+    *gres:*/mps:*) gpu=mps:$(units_per_gpu) ;;
+    *gres:*/gpu:*) gpu=mps: ;;
 esac
 request=$(echo "$resources" | tr , '\n' | sed "s/^$share\$/$gpu/" | paste -sd , -)
+
+# The tasks of its array that wait would lack memory as well. slurmctld leaves those that run as they are.
+case $gpu in
+    mps: | gpu::1) request= ;; # nothing is larger
+    *) [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || scontrol update "JobId=$SLURM_ARRAY_JOB_ID" "Gres=$request" ;;
+esac
 
 # A job that its user, its time limit or somebody's signal ended is left alone, and so is one whose exit status is unknown
 # if nobody saw its processes.
 may_requeue() {
     case ${status:+$((status % 128))}/$seen in 0/* | [4-8]/* | 11/* | /yes) ;; *) return 1 ;; esac
-    [ "${GPUSAGE_RESCUE:-}" != no ] && [ "$gpu" != mps: ] && [ "${state%% *}" = RUNNING ]
+    [ "${GPUSAGE_RESCUE:-}" != no ] && [ -n "$request" ] && [ "${state%% *}" = RUNNING ]
 }
 
 message="gpusage: CUDA ran out of memory in this job's share of a GPU ($share, at most"
 message="$message ${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT:-as much as there is})."
 started=$(field StartTime)
 if may_requeue && requeue_whole "$comment${comment:+ }[out of GPU memory, started ${started%% *}, says gpusage]"; then
-    message="$message The job runs again by itself, once, with a whole GPU."
+    message="$message The job runs again by itself, once, with $whole."
 else
-    message="$message The next job like it gets a whole GPU. gpusage=off in its comment keeps a job from sharing."
+    message="$message The next job like it gets $whole. gpusage=off in its comment keeps a job from sharing."
     scontrol update "JobId=$job" "Comment=$comment${comment:+ }[out of GPU memory, says gpusage]"
 fi
 [ ! -f "${errors:-$output}" ] || echo "$message" >>"${errors:-$output}"

@@ -46,7 +46,7 @@ def mark() -> JobAnnotation:
 def test_room_on_a_node_that_it_avoids_is_a_reason_to_let_it_in() -> None:
     """40 of 200 units are asked for there, and 100 are free."""
     assert (
-        avoided_node_reason(ROW, [parse_node(NODE)])
+        avoided_node_reason(ROW, [parse_node(NODE)], {})
         == "node n1, which it avoids for the jobs there, has room (Resources)"
     )
 
@@ -62,7 +62,18 @@ def test_room_on_a_node_that_it_avoids_is_a_reason_to_let_it_in() -> None:
     ],
 )
 def test_no_room_there_is_none(change: dict[str, object]) -> None:
-    assert avoided_node_reason(ROW, [parse_node(NODE | change)]) == ""
+    assert avoided_node_reason(ROW, [parse_node(NODE | change)], {}) == ""
+
+
+def test_room_beside_another_user_is_none_and_a_whole_gpu_there_is_one() -> None:
+    """Slurm would give the share the first GPU with room, and the job would be sent back to the queue."""
+    row = ROW | {"UserName": "ada", "admin_comment": f"{MARK}; kept off n1, where another user's job has a share"}
+    larger = NODE | {"gres": "gpu:v100:2,mps:v100:400", "gres_used": "gpu:v100:0(IDX:N/A),mps:v100:100(100/200,0/200)"}
+    reason = "a whole GPU is free on n1, where other users' jobs have shares (Resources)"
+    assert avoided_node_reason(row, [parse_node(NODE)], {"n1": {"ada", "bob"}}) == ""
+    assert avoided_node_reason(row, [parse_node(larger)], {"n1": {"ada", "bob"}}) == reason
+    assert "has room" in avoided_node_reason(row, [parse_node(NODE)], {"n1": {"ada"}})
+    assert "has room" in avoided_node_reason(ROW | {"UserName": "ada"}, [parse_node(NODE)], {"n1": {"bob"}})
 
 
 def test_a_job_that_waits_for_something_else_is_not_looked_at() -> None:

@@ -1,0 +1,81 @@
+"""What the prolog tells slurmctld of a share that would start beside another user's: commands stand in for Slurm's."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpusage_slurm.install.node_scripts import PROLOG
+
+COMMAND = r"""#!/bin/sh
+case "${0##*/} $*" in
+    squeue*%U*) printf '12 1001 n1 gres:mps:50\n13 1002 n2 gres:mps:25\n14 1000 n3 gres:mps:25\n' ;;
+    squeue*%F*) echo "20|18|3|$HELD||$EXCLUDED|(v100|a100)&ib" ;;
+    squeue*-O*) printf '20              %s   %s\n' "$REQUEUE" "$MARK" ;;
+    sinfo*) for node in n1 n2 n3; do echo "$node v100,ib gpu:v100:4(S:0),mps:v100:400(S:0) 64 1000"; done ;;
+    "scontrol show"*) printf 'n2\nn3\n' ;;
+    *) echo "$*" >>"$(dirname "$0")/told" ;;
+esac
+"""
+MARK = "site; gpusage 0123456789ab REWRITE gres/gpu:1 -> gres/mps:40, constraint (v100|a100)&ib | cheap; ok"
+MET = "it would have started beside job 12 of another user on n1"
+
+
+def told(folder: Path, **environment: str) -> list[str]:
+    """Return what slurmctld is told, where job 12 of another user has a part of the GPU."""
+    for name in ("squeue", "sinfo", "scontrol"):
+        (folder / name).write_text(COMMAND)
+        (folder / name).chmod(0o755)
+    users = folder / "mps" / "gpu-0" / "users"
+    users.mkdir(parents=True)
+    (users / "12").write_text("1001\n")
+    job = {"SLURM_JOB_ID": "20", "SLURM_JOB_UID": "1000", "SLURM_JOB_PARTITION": "gpu", "SLURMD_NODENAME": "n1"}
+    share = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
+    own = {"PATH": f"{folder}:/usr/bin:/bin", "GPUSAGE_MPS_FOLDER": str(folder / "mps")}
+    usual = {"MARK": MARK, "HELD": "gres/mps:40,gres/lic:1", "EXCLUDED": "", "REQUEUE": "1"}
+    subprocess.run(["sh", PROLOG.path], check=True, env=own | job | share | usual | environment)
+    lines = folder / "told"
+    assert (folder / "mps" / "granted" / "20.back").exists() == lines.exists()  # the task prolog waits for its end
+    return lines.read_text().splitlines() if lines.exists() else []
+
+
+def test_it_avoids_the_nodes_of_strangers_and_keeps_what_its_user_wrote(tmp_path: Path) -> None:
+    """Node n3 has a share of its own user; the job of an array is named by its task, for the array is not meant."""
+    after = "REWRITE gres/gpu:1 -> gres/mps:40, avoid n1,n2, constraint (v100|a100)&ib"
+    assert told(tmp_path, REQUEUE="0") == [
+        f"update JobId=18_3 AdminComment=site; gpusage 0123456789ab {after} | {MET}; cheap; ok",
+        "update JobId=18_3 Requeue=1",
+        "requeue 18_3",
+        "update JobId=18_3 ExcNodeList=n1,n2 StartTime=now+2 Requeue=0",
+    ]
+
+
+@pytest.mark.parametrize(("held", "gpu"), [("gres/mps:40,gres/lic:1", "gpu:1"), ("gres:mps:40,gres:lic:1", "mps:100")])
+def test_its_fourth_start_is_on_a_whole_gpu_of_any_type(tmp_path: Path, held: str, gpu: str) -> None:
+    """Up to 23.02 slurmctld changes no share into a GPU, and writes its requests in another form."""
+    assert told(tmp_path, HELD=held, SLURM_JOB_RESTART_COUNT="3") == [
+        f"update JobId=18_3 AdminComment=site; gpusage 0123456789ab BACK gres/mps:40 -> gres/{gpu} | {MET}; cheap; ok",
+        "requeue 18_3",
+        f"update JobId=18_3 ExcNodeList= StartTime=now+10 Requeue=1 Features=ib Gres={gpu},lic:1",
+    ]
+
+
+def test_where_no_node_like_this_one_is_left_it_is_whole_at_once(tmp_path: Path) -> None:
+    """The user excludes n3; n2, which gpusage had added, may run it again."""
+    mark = MARK.replace("constraint (v100|a100)&ib", "avoid n2, prefer v100")
+    last = told(tmp_path, MARK=mark, EXCLUDED="n[2-3]")[-1]
+    assert last == "update JobId=18_3 ExcNodeList=n3 StartTime=now+10 Requeue=1 Prefer= Gres=gpu:1,lic:1"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"GPUSAGE_ACROSS_USERS": "yes"},
+        {"MARK": "gpusage 0123456789ab KEEP gres/mps:40 | it asks for mps itself"},
+        {"SLURMD_NODENAME": "n3"},  # where job 12 does not run any more: its epilog never came
+    ],
+)
+def test_a_job_that_is_not_ours_or_meets_nobody_starts(tmp_path: Path, change: dict[str, str]) -> None:
+    assert told(tmp_path, **change) == []
