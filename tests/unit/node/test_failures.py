@@ -148,3 +148,16 @@ def test_what_was_written_long_ago_does_not_count() -> None:
     assert [at_s for at_s, _ in output.sizes] == [20.0, 30.0, LAST_WORDS_S + 25.0]
     assert (output.size_at(25.0), output.size_at(30.0), output.size_at(0.0)) == (20, 30, 20)
     os.close(output.descriptor)
+
+
+def test_only_the_jobs_user_may_read_the_file_and_only_root_may_write_it(tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    selector = ProcessSelector(variable="MY_JOB=7", cgroup="", uid=65534)
+    recorder = FailureRecorder(tmp_path / "ends", selector, tmp_path)
+    recorder.start()
+    checks = {65534: "test -r ends && ! test -w ends", 65533: "! test -r ends"}
+    for uid, check in checks.items():
+        subprocess.run(["sh", "-c", check], cwd=tmp_path, user=uid, group=uid, extra_groups=[], check=True)
+    assert (tmp_path / "ends").stat().st_uid == 0
+    recorder.close()

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import select
 import stat
+import struct
 import threading
 import time
 from collections import deque
@@ -48,6 +49,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, PAUSE_GROWTH = 0.5, 10.0, 1.3
 BREATH_S = 0.2
 """Between two readings of the kernel's events: other jobs' programs may fail a thousand times a second."""
 LIMIT_FAILURES, LIMIT_OUTPUTS = 64, 32
+_NOBODY = 0xFFFFFFFF
+"""In an access list (acl(5)): an entry that names no user. Entries are owner, user, group, mask and others."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,8 +102,18 @@ class FailureRecorder(threading.Thread):
         fresh = file.with_name(f"{file.name}.new")
         fresh.unlink(missing_ok=True)
         self._file = file
-        self._log = os.open(fresh, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o400)
-        os.fchown(self._log, selector.uid, -1)
+        self._log = os.open(fresh, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+        # It stays root's: an access list lets the job's user read it, who could write to a file of his own.
+        if selector.uid != os.geteuid():
+            entries = (
+                (0x01, 6, _NOBODY),
+                (0x02, 4, selector.uid),
+                (0x04, 0, _NOBODY),
+                (0x10, 4, _NOBODY),
+                (0x20, 0, _NOBODY),
+            )
+            access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+            os.setxattr(self._log, "system.posix_acl_access", access)
 
         self._opens: OpenWatch | None = None
         with suppress(OSError):  # then the GPU's own counters alone show who is on it
