@@ -154,12 +154,13 @@ def test_a_quota_on_gpus_keeps_shares_away_until_billing_has_it_too(sandbox: San
     # As doctor says.
     check = doctor(sandbox, "limits")
     assert check["verdict"] == "fail"
-    weights, command = (each for each in check["todo"].split("; ") if "partition billed" not in each)
+    weights = next(each for each in check["todo"].split("; ") if "in partition gpu" in each)
     assert weights == "TRESBillingWeights=GRES/gpu=100,GRES/mps=1 in partition gpu"
     both = f"PartitionName=gpu {weights.split()[0]},CPU=0 "
     text = conf.read_text().replace(BILLED, f"{BILLED},GRES/mps=1").replace("PartitionName=gpu ", both)
     conf.write_text(text)
     sandbox.reconfigure()
+    (command,) = doctor(sandbox, "limits")["todo"].split("; ")
     manage(sandbox, command.removeprefix("sacctmgr "))
     assert doctor(sandbox, "limits")["verdict"] == "pass"
 
@@ -212,6 +213,7 @@ def test_jobs_that_others_may_preempt_keep_whole_gpus(sandbox: Sandbox) -> None:
     sandbox.wait_for_queue()
 
 
+@pytest.mark.one_release
 def test_partitions_whose_jobs_a_higher_one_preempts_keep_whole_gpus(new_cluster: Callable[..., Sandbox]) -> None:
     low, high = (f"PartitionName={name} Nodes=ALL PriorityTier={tier}" for name, tier in (("low", 2), ("high", 9)))
     settings = ("PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE", f"{low} PreemptMode=OFF", high)

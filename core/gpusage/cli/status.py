@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -117,8 +118,9 @@ def describe_limits(pools: Iterable[GpuPool]) -> Iterator[str]:
 
 
 def unshared_reasons(unshared: Mapping[str, str]) -> Iterator[str]:
-    """Yield each different reason in `Cluster.unshared` once; of many only the first."""
-    reasons = [*dict.fromkeys(unshared.values())]
-    yield from reasons[:_MOST_REASONS]
+    """Yield each different reason in `Cluster.unshared` once, and for how many places; of many only the first."""
+    reasons = Counter(unshared.values())
+    for why, count in [*reasons.items()][:_MOST_REASONS]:
+        yield f"{why} ({count} places)" if count > 1 else why
     if len(reasons) > _MOST_REASONS:
         yield f"{len(reasons) - _MOST_REASONS} more reasons (--json has all)"

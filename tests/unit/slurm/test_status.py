@@ -33,5 +33,5 @@ def test_partitions_that_share_nothing_are_shown_with_their_reasons() -> None:
 def test_of_many_reasons_each_is_shown_once_and_the_others_are_counted() -> None:
     """A site may limit hundreds of users one by one."""
     unshared = {f"account=a user={number}": f"because of {number // 2}" for number in range(40)}
-    assert [*unshared_reasons(unshared)][-2:] == ["because of 11", "8 more reasons (--json has all)"]
-    assert [*unshared_reasons(dict.fromkeys(unshared, "why"))] == ["why"]
+    assert [*unshared_reasons(unshared)][-2:] == ["because of 11 (2 places)", "8 more reasons (--json has all)"]
+    assert [*unshared_reasons(dict.fromkeys(unshared, "why"))] == ["why (40 places)"]

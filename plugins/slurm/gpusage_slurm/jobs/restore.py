@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from gpusage.store.annotation import JobAnnotation, parse_annotation, with_annotation
@@ -131,9 +132,9 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
             )
             starved.append(job)
     for row in _marked_rows(requeued):
-        # A start that is still the job's own: the epilog is about to requeue it.
+        # A start that is still the job's own: the epilog is about to requeue it. 26.05 shows that start for longer.
         note = REQUEUED.search(row["Comment"])
-        if note and note[1] != row["StartTime"]:
+        if note and (row["StateCompact"] == "PD" or note[1] != row["StartTime"]):
             # slurmctld counts it as submitted when its first run ended.
             ended_at_s = scontrol.seconds_of(row["SubmitTime"]) or 0.0
             started_at_s = scontrol.seconds_of(note[1]) or ended_at_s
@@ -176,8 +177,10 @@ def complete_requeue(job: AnnotatedJob, reason: str) -> bool:
     which = f"--jobs={base_id(job.job_id)}"
     requests = {each["JobArrayID"]: each for each in squeue_rows(_ANY_STATE, which, columns=_REQUEST_COLUMNS)}
     for job_id, sibling in rows.items():
-        if annotated_job(sibling).state == "waiting" and not REQUEUED.search(sibling["Comment"]):
-            _correct(annotated_job(sibling), requests.get(job_id), f"{reason}: that was task {job.job_id} of its array")
+        # A task may have started with the whole GPU that the epilog gave it: then its mark alone is changed.
+        if annotated_job(sibling).state != "ended" and not REQUEUED.search(sibling["Comment"]):
+            with suppress(RequestError):  # it has just started, or ended
+                _correct(annotated_job(sibling), requests.get(job_id), f"{reason}: task {job.job_id} of its array did")
 
     job = annotated_job(row)
     if job.state == "ended":
