@@ -40,8 +40,12 @@ NOT_CODE = {
 }
 NO_REASON = re.compile(r"#\s*(type:|noqa|ruff:|!)")
 """Comments for a tool and not for a reader."""
-COMMENTS = {".java": r"/\*.*?\*/|//[^\n]*", ".lua": r"--[^\n]*", ".sh": r"(?<!\S)#[^\n]*"}
-"""What is a comment in the other languages; a text that looks like one is rare enough to be counted wrongly."""
+SHELL = r"(?<!\S)#[^\n]*"
+COMMENTS = {".java": r"/\*.*?\*/|//[^\n]*", ".lua": r"--[^\n]*", ".sh": SHELL, "": SHELL}
+"""What is a comment in the other languages; a text that looks like one is rare enough to be counted wrongly.
+
+A program without a suffix is a shell's.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,9 @@ class Budget:
 
 
 BUDGETS = {
-    "lines of code: core, hooks, plugins": Budget(limit=41_000),
+    "lines of code: core, hooks, plugins": Budget(
+        limit=41_276
+    ),  # 276 of them were gpusage-mps's, which was not counted
     "lines of code: planning, sandboxes, lab, bench": Budget(limit=20_600),
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),

@@ -16,7 +16,7 @@ from typing import Any
 from mps import STANDINS, control_in
 from waiting import wait_until
 
-HIERARCHIES = (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
+HIERARCHIES = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup/freezer"))
 """Where a host may let root make cgroups whose members the kernel knows."""
 GPUS = tuple(
     {

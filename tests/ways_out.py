@@ -41,6 +41,7 @@ class Attempt:
         cap: Whether MPS's variables do.
         version: Of MPS's control protocol; in v3 the job has a namespace.
         constrained: Whether ConstrainDevices holds on the node.
+        late: Whether it comes before the job's wall, for which `TaskProlog` waits.
         context_mib: What each process has of a GPU beside what it allocates.
         source: NVIDIA's sentence, or the kernel's.
     """
@@ -53,6 +54,7 @@ class Attempt:
     cap: bool = False
     version: int = 2
     constrained: bool = True
+    late: bool = False
     context_mib: int = 0
     source: str = ALL_MEMORY
 
@@ -69,6 +71,7 @@ WAYS = (
     Attempt(name="small allocations until one is refused", script="take_in_pieces", cap=True),
     Attempt(name="it dies, and the next takes all", script="take; kill -9 $!; take", cap=True),
     Attempt(name="its own UUID in CUDA_VISIBLE_DEVICES", script="CUDA_VISIBLE_DEVICES=$UUID take", cap=True),
+    Attempt(name="it is faster than its wall", script="take", late=True, wall=False, cap=True),
     # Several processes
     Attempt(name="two processes", script=f"{TWO}take", source=EACH_CLIENT),
     Attempt(

@@ -154,12 +154,13 @@ def test_a_quota_on_gpus_keeps_shares_away_until_billing_has_it_too(sandbox: San
     # As doctor says.
     check = doctor(sandbox, "limits")
     assert check["verdict"] == "fail"
-    weights, command = (each for each in check["todo"].split("; ") if "partition billed" not in each)
+    weights = next(each for each in check["todo"].split("; ") if "in partition gpu" in each)
     assert weights == "TRESBillingWeights=GRES/gpu=100,GRES/mps=1 in partition gpu"
     both = f"PartitionName=gpu {weights.split()[0]},CPU=0 "
     text = conf.read_text().replace(BILLED, f"{BILLED},GRES/mps=1").replace("PartitionName=gpu ", both)
     conf.write_text(text)
     sandbox.reconfigure()
+    (command,) = doctor(sandbox, "limits")["todo"].split("; ")
     manage(sandbox, command.removeprefix("sacctmgr "))
     assert doctor(sandbox, "limits")["verdict"] == "pass"
 

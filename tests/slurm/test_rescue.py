@@ -131,7 +131,7 @@ def test_of_an_array_only_the_tasks_that_ran_lack_memory(sandbox: Sandbox) -> No
     tasks = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 4)]
     assert [task["Restarts"] for task in tasks] == ["1", "0", "0"]
     assert " BACK gres/mps:" in tasks[2]["AdminComment"]
-    assert f"that was task {array}_1 of its array" in tasks[2]["AdminComment"]
+    assert f": task {array}_1 of its array did" in tasks[2]["AdminComment"]
 
 
 def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sandbox: Sandbox) -> None:

@@ -157,7 +157,7 @@ def test_a_node_tells_nothing_but_figures_and_keeps_nothing_behind(sandbox: Sand
     (usage,) = show_decision(sandbox, job)["usage"]
     assert usage["outcome"] == "failed"
     nodes = sandbox.run("scontrol", "show", "nodes", "--oneliner").stdout
-    assert re.search(r" Comment=gpusage-limit:cap\(cgroup_v2_is_not_at_\S+\) gpusage:", nodes)
+    assert re.search(r" gpusage:\S+ gpusage-limit:cap\(cgroup~v2~is~not~at~\S+\)", nodes)
     reports = parse_usage_reports(nodes)
     (report,) = (usage for usage in reports if usage.job_id == job)
     assert (report.user, report.job_name, report.number) == ("", "", "")
@@ -220,7 +220,7 @@ def test_two_processes_above_their_part_in_sum_are_told_to_user_and_admin(sandbo
     assert usage["memory_bytes"] == pytest.approx(1.8 * usage["granted"]["memory_limit_bytes"], rel=1e-6)
     assert usage["excess"].startswith("its processes together took ")
     assert usage["excess"] in " ".join(sandbox.run("gpusage", "decisions", job).stdout.split())
-    assert f"slurm job {job} of" in sandbox.run("gpusage", "status").stdout
+    assert f"slurm job {job}: its processes together took" in sandbox.run("gpusage", "status").stdout
 
 
 @pytest.mark.one_release

@@ -1,4 +1,4 @@
-"""Ways out of a share's memory, tried as a user in real cgroups: none leads past a wall, many lead past a cap."""
+"""Ways out of a share's memory, tried as a user in real cgroups: one leads past a wall, many lead past a cap."""
 
 from __future__ import annotations
 
@@ -91,15 +91,16 @@ class Node:
                     shutil.chown(above / job / path, USER, USER)
                 if way.constrained:
                     self.gpus.constrain(above / job, 0)
-                if wall:
-                    words = ("-n", above / job, "--soft-limit", "0", "--hard-limit", str(PARTS_MIB[job]), "-i", "0")
-                    assert self.gpus.run("nvidia-smi", "memory-limits", "--set", *words).returncode == 0
+            if wall and not way.late:
+                self._limit(above)
             for script, step in ((way.script, "1/step_batch"), (way.step, "1/step_0"), (way.other, "2/step_batch")):
                 variables = dict(self.variables[way.version, step[0]])
                 if wall:  # as the product has it, so that a program sees its part as the GPU's size
                     variables.pop("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", None)
                 variables["FIRST_PIPE"] = self.variables[way.version, "1"]["CUDA_MPS_PIPE_DIRECTORY"]
                 self._run(script, above / step, scratch, variables)
+            if wall and way.late:
+                self._limit(above)
             memory = self.gpus.ask("state")["memory"]
             untried = "unshare" in way.script and (scratch / "untried").exists()
             assert untried or not (scratch / "untried").exists(), (scratch / "log").read_text()
@@ -111,6 +112,12 @@ class Node:
         for each in memory:
             taken_mib[each["uid"]] += each["mib"] + each["context_mib"]
         return {job: max(0, taken_mib[user] - PARTS_MIB[job]) for job, user in (("1", USER), ("2", OTHER_USER))}
+
+    def _limit(self, above: Path) -> None:
+        """Put both jobs behind walls."""
+        for job in "12":
+            words = ("-n", above / job, "--soft-limit", "0", "--hard-limit", str(PARTS_MIB[job]), "-i", "0")
+            assert self.gpus.run("nvidia-smi", "memory-limits", "--set", *words).returncode == 0
 
     def _run(self, script: str, cgroup: Path, scratch: Path, variables: dict[str, str]) -> None:
         """Run a *script* of the job that *cgroup*, of a step, belongs to."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from gpusage_hooks.types import GpuPool
 Table = Mapping[str, Any]
 """A part of the daemon's answer."""
 
+_MOST_REASONS = 12
 _MISSED = {
     "silent": "not answered in time",
     "rest": "not asked, in the pause after several missing answers",
@@ -102,7 +104,7 @@ def cluster_lines(
         free = f"{pool['free_gpu_count']} of {pool['gpu_count']} free"
         yield f"  {pool['site_type']} ({pool['gpu'] or 'not in the catalogue'}): {free}, {share}{more_words(pool)}"
     yield from (f"  note: {note}" for note in cluster["notes"])
-    yield from (f"  not shared: {why}" for why in cluster.get("unshared", {}).values())
+    yield from (f"  not shared: {why}" for why in unshared_reasons(cluster.get("unshared", {})))
 
 
 def describe_limits(pools: Iterable[GpuPool]) -> Iterator[str]:
@@ -113,3 +115,12 @@ def describe_limits(pools: Iterable[GpuPool]) -> Iterator[str]:
             types.setdefault((pool.limited_by, pool.why_no_wall), []).append(pool.site_type)
     for (limited_by, why), names in types.items():
         yield f"{limited_by} on {', '.join(names)}" + (f": {why}" if why else "")
+
+
+def unshared_reasons(unshared: Mapping[str, str]) -> Iterator[str]:
+    """Yield each different reason in `Cluster.unshared` once, and for how many places; of many only the first."""
+    reasons = Counter(unshared.values())
+    for why, count in [*reasons.items()][:_MOST_REASONS]:
+        yield f"{why} ({count} places)" if count > 1 else why
+    if len(reasons) > _MOST_REASONS:
+        yield f"{len(reasons) - _MOST_REASONS} more reasons (--json has all)"

@@ -18,7 +18,7 @@ from gpusage.cli.cards.first_run import comment_of_run, runs_folder
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.cluster_file import find_cluster
 from gpusage.cli.scripts import Script, manager_of, read_scripts
-from gpusage.cli.status import describe_limits
+from gpusage.cli.status import describe_limits, unshared_reasons
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import Outcome, describe_change, describe_need, hold_reason
 from gpusage.experience.learned import NOTHING_LEARNED
@@ -106,7 +106,7 @@ def validate_scripts(
     else:
         types = ", ".join(f"{pool.gpu_count} {pool.site_type}" for pool in cluster.pools)
         limits = (f"memory limited by {limit}" for limit in describe_limits(cluster.pools))
-        notes = (*limits, *cluster.notes, *cluster.unshared.values())
+        notes = (*limits, *cluster.notes, *unshared_reasons(cluster.unshared))
         tables.show(f"{ORIGINS[origin]}: {types or 'no GPU'}", *(f"  {note}" for note in notes))
         why_nothing = hold_reason(configuration.mode, kill_reason(configuration.kill_switch))
         if why_nothing:

@@ -144,8 +144,7 @@ class Advisor(Predictor):
         if self.kill_reason is not None:
             return self.keep_unchanged(job.submission, self.kill_reason, job)
 
-        # The rest is for the submitter of this job, and only observed where it may run outside the partitions in which
-        # the site enforces.
+        # The rest is for this job's submitter, and only observed where it may run outside the enforcing partitions.
         partitions = {*(job.request.partitions or (cluster.default_partition,))}
         is_outside = self.mode == "enforce" and bool(self.enforce_in) and not partitions <= {*self.enforce_in}
         if job.submitter is not self.submitter or is_outside:

@@ -104,11 +104,13 @@ class Offer:
     def needed_bytes(self) -> float:
         """Return the memory that the share or the slice has to have.
 
-        It is what the job needs where a program sees its part as the whole GPU, and a run that fails for want of memory
-        is repeated unseen. Else the part must hold what the job likely takes of a free GPU.
+        It is what the job needs where a program sees its part as the whole GPU, of which an engine takes its own part,
+        and a run that fails for want of memory is repeated unseen. Else it is what the job likely takes of a free GPU.
         """
         need, is_walled = self.candidate.need, self.is_slice or self.candidate.pool.limited_by == "wall"
-        return need.share_memory_bytes if is_walled and self.request.repeatable else need.certain_memory_bytes
+        if is_walled and self.request.repeatable:
+            return need.share_memory_bytes / (need.memory_share or 1.0)
+        return need.certain_memory_bytes
 
     @property
     def cap_bytes(self) -> int:
@@ -254,8 +256,11 @@ def trouble(offer: Offer, within: Limits) -> str:
         return "is not offered: the workload is unlike those that the prediction was fitted on"
     if not offer.has_memory(offer.needed_bytes):
         whose = "its" if offer.is_slice else "its part of the"
-        verb, most_bytes = "need", offer.candidate.need.share_memory_bytes
-        if offer.has_memory(most_bytes):
+        need = offer.candidate.need
+        verb, most_bytes = "need", need.share_memory_bytes
+        if need.memory_share and offer.needed_bytes == most_bytes / need.memory_share:
+            whose = f"{need.memory_share:g} of {whose}"
+        elif offer.has_memory(most_bytes):
             verb, most_bytes = "take", offer.needed_bytes
         return f"may {verb} up to {gib(most_bytes)}, more than {whose} memory"
 

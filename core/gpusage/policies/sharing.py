@@ -240,7 +240,11 @@ def _engine_option(offered: Sequence[Offer], reach: Reach, within: Limits, polic
         replace(
             offer,
             request=replace(offer.request, repeatable=True),
-            candidate=replace(offer.candidate, pool=replace(offer.candidate.pool, limited_by="wall")),
+            candidate=replace(
+                offer.candidate,
+                pool=replace(offer.candidate.pool, limited_by="wall"),
+                need=replace(offer.candidate.need, memory_share=None),
+            ),
         )
         for offer in offered
     ]

@@ -10,7 +10,7 @@ from gpusage.predictors.extrapolation import ENGINE_WARNING, gpu_notes, workload
 from gpusage.predictors.known import apply_known_figures, implausible_step_time, throughput
 from gpusage.predictors.parallel.division import several_gpu_notes
 from gpusage.predictors.sharing.slowdown import busy_shares
-from gpusage.predictors.times.step_time import engine_notes
+from gpusage.predictors.times.step_time import engine_notes, reserved_share
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
 from gpusage_hooks.units import KIB, MIB, seconds
@@ -82,6 +82,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
                 *warnings,
             ),
             parameter_count=graph.parameter_count,
+            memory_share=reserved_share(workload) or None,
         )
         needs.append(need)
     return needs

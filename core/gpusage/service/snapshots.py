@@ -30,6 +30,7 @@ from gpusage.settings.configuration import Configuration
 from gpusage.settings.configuration_file import Managers
 from gpusage_hooks import samples
 from gpusage_hooks.types import (
+    OF_USER,
     Cluster,
     DecisionRequest,
     Interval,
@@ -189,7 +190,11 @@ class State:
                 "error": self._watcher.error,
             },
             "clusters": {
-                manager: {"age_s": round(now_s - observation.seen_at_s, 1), **msgspec.to_builtins(observation.cluster)}
+                manager: {
+                    "age_s": round(now_s - observation.seen_at_s, 1),
+                    **msgspec.to_builtins(observation.cluster),
+                    "unshared": _without_users(observation.cluster.unshared),
+                }
                 for manager, observation in snapshot.observations.items()
             },
             "troubles": dict(snapshot.troubles),
@@ -302,3 +307,10 @@ def warm_up_predictors(advisor: Advisor, cluster: Cluster) -> None:
         slowdown_with_partners(Interval(value=1.1, low=1.0, high=1.2), partners=1)
     except Exception as error:  # predictors are plugins
         _log.warning("warming up failed: %s", sentence(error))
+
+
+def _without_users(unshared: Mapping[str, str]) -> dict[str, str]:
+    """Return *unshared* for everybody: with how many users have reasons of their own, and not who has which."""
+    shown = {scope: why for scope, why in unshared.items() if OF_USER not in scope}
+    count = len(unshared) - len(shown)
+    return shown | ({OF_USER.strip(): f"{count} users have limits of their own"} if count else {})

@@ -119,7 +119,9 @@ class UsageCollector(PeriodicTask):
                 _log.info("%s", log_line(usage))
                 excess = describe_excess(usage)
                 if excess:
-                    self._excesses[_key(usage)] = f"{usage.manager} job {usage.job_id} of {usage.user}: {excess}"
+                    _log.warning("%s", visible(f"{usage.manager} job {usage.job_id} of {usage.user}: {excess}"))
+                    # Everybody may ask for the status, so it names no user.
+                    self._excesses[_key(usage)] = f"{usage.manager} job {usage.job_id}: {excess}"
 
         # Only what is still reported: nodes drop old reports, and this must not grow for ever.
         self._recorded_runs = {_key(usage) for usage in reported}

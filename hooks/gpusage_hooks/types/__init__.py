@@ -7,7 +7,16 @@ Invariants:
 3. Unknown is ``None``, never 0 or NaN.
 """
 
-from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest, LimitedBy, Neighbour, NodeKind, Room
+from gpusage_hooks.types.clusters import (
+    OF_USER,
+    Cluster,
+    GpuPool,
+    GpuRequest,
+    LimitedBy,
+    Neighbour,
+    NodeKind,
+    Room,
+)
 from gpusage_hooks.types.decisions import (
     STAGES,
     Binding,
@@ -64,6 +73,7 @@ from gpusage_hooks.types.workloads import (
 )
 
 __all__ = [
+    "OF_USER",
     "STAGES",
     "Allocation",
     "AnnotatedJob",

@@ -192,6 +192,10 @@ class GpuPool:
         return unknown or any({*group} <= {*node} for group in node_features for node in self.node_features)
 
 
+OF_USER = " user="
+"""In a scope that holds for one user, before who that is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """What a workload manager has, as last seen.
@@ -199,7 +203,8 @@ class Cluster:
     Attributes:
         default_partition: Where a job goes that names none.
         unshared: Where a GPU must stay whole, whatever the job needs, each with why: a clause for its user, the
-            place's name within. The keys are ``partition=NAME``, and what `GpuRequest.scopes` has.
+            place's name within. The keys are ``partition=NAME``, and what `GpuRequest.scopes` has. One with `OF_USER`
+            concerns one user, and the status names neither that user nor the reason.
         releases: Whether a waiting job that a share binds to GPU types, or keeps off nodes, is let go where the others
             have no room any more.
         repeats: Whether a job may run again by itself where a share's memory was too small.
@@ -235,7 +240,8 @@ class Cluster:
         chosen = set(partitions or (self.default_partition,))
         everywhere = None in chosen  # no default is known, so the job may run in any partition
         here = [*scopes, *(f"partition={name}" for name in chosen)]
-        here += [scope for scope in self.unshared if everywhere and scope.startswith("partition=")]
+        if everywhere:
+            here += [scope for scope in self.unshared if scope.startswith("partition=")]
         unshared = {scope: self.unshared[scope] for scope in here if scope in self.unshared}
 
         pools = tuple(

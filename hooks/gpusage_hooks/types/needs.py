@@ -119,6 +119,7 @@ class GpuNeed:
         required_memory_bytes: Without which a run fails, CUDA context included; ``None`` where nothing separates it
             from `memory_bytes`.
         share_high_bytes: The second upper end of the required memory, above which 1 of 1,000 jobs lies at most.
+        memory_share: The part of the memory that it sees that an engine takes and must do with; ``None`` of other jobs.
         source: ``history`` where the job names no model and its earlier runs show it: memory and utilization alone. Its
             step time and throughput are 1 then, and its activities anything up to its utilization.
     """
@@ -138,6 +139,7 @@ class GpuNeed:
     slowdown: Interval = Interval(value=1.0, low=1.0, high=1.0)
     required_memory_bytes: Interval | None = None
     share_high_bytes: float | None = None
+    memory_share: float | None = None
     source: NeedSource = "model"
 
     @property

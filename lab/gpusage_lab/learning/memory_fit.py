@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls  # type: ignore[import-untyped, unused-ignore]
 
-from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
+from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage.predictors.memory.peak import FITTED_CONTEXT_BYTES
 from gpusage_hooks.units import GIB
@@ -138,14 +138,12 @@ class NeedFit:
     """What a run needs: *constants* and *factors* of its tensors, for low end, point, high end and a share's high end.
 
     Attributes:
-        rows: The training rows, by their places among all.
         ratios: Of each training row, measured over the point of a fit without its family.
         families: Of each row.
     """
 
     constants: FloatArray
     factors: FloatArray
-    rows: IntArray
     ratios: FloatArray
     families: tuple[str, ...]
 
@@ -171,13 +169,7 @@ def fit_need(rows: MemoryRows) -> NeedFit:
     _, family, sizes = np.unique(families, return_inverse=True, return_counts=True)
     high = weighted_quantile(ratios, 1.0 / sizes[family], NEED_HIGH)
     ends = np.array([np.quantile(ratios, NEED_LOW), 1.0, high, farthest])
-    return NeedFit(
-        constants=point[0] * ends,
-        factors=point[1] * ends,
-        rows=which,
-        ratios=ratios,
-        families=tuple(families.tolist()),
-    )
+    return NeedFit(constants=point[0] * ends, factors=point[1] * ends, ratios=ratios, families=tuple(families.tolist()))
 
 
 def tensors_of(rows: MemoryRows) -> FloatArray:

@@ -15,7 +15,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[impor
 from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage_hooks.units import MIB
-from gpusage_lab.learning.memory_fit import HIGH, POINT, ROUNDING, SHARE_HIGH, NeedFit
+from gpusage_lab.learning.memory_fit import HIGH, POINT, ROUNDING, SHARE_HIGH, NeedFit, had_no_choice
 from gpusage_lab.learning.memory_rows import PEAKS, MemoryRows, OwnPeaks
 from gpusage_lab.learning.scores import by_family, score
 from gpusage_lab.learning.splits import Fold, is_sealed
@@ -73,11 +73,10 @@ def own_peaks_table(own: OwnPeaks, predicted: FloatArray) -> ScoreTable:
 def need_table(rows: MemoryRows, need: NeedFit, ours: HeldOut) -> ScoreTable:
     """Return how often each end of what a run needs is too low, each row predicted without its family."""
     families = np.array(need.families)
-    lines = {
-        name: (need.ratios > need.end(place) * (1 + ROUNDING), need.end(place))
-        for name, place in {"point": POINT, "high end: fits a GPU": HIGH, "a share's end": SHARE_HIGH}.items()
-    }
-    above = lines["a share's end"][0] & (rows.measured[need.rows] > ours.predicted[HIGH, need.rows])
+    ends = (("point", POINT), ("high end: fits a GPU", HIGH), ("a share's end", SHARE_HIGH))
+    lines = {name: (need.ratios > need.end(place) * (1 + ROUNDING), need.end(place)) for name, place in ends}
+    fitted = which if (which := had_no_choice(rows)).sum() == len(families) else rows.sound
+    above = lines["a share's end"][0] & (rows.measured[fitted] > ours.predicted[HIGH, fitted])
     count, most = int(above.sum()), 100 * float(beta.ppf(0.95, above.sum() + 1, (~above).sum()))
     return ScoreTable(
         title="Memory: what a run needs, unseen family",

@@ -14,6 +14,9 @@ _COUNT = re.compile(r"(\d{1,9})([kmgtp]?)", re.IGNORECASE)
 _SUFFIXES = "kmgtp"
 _AMOUNT = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{0,15})?)(?P<unit>[KMGTP]?)", re.IGNORECASE)
 _MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+REPLACING_VERSION, REPLACING_PREFIX = "23.11", "gres/"
+"""From this version on, known by its prefix, slurmctld puts a GPU in place of a waiting job's share or slice. Before,
+it refuses; beside a slice it accepts a GPU whose type is named, but the job then asks for both, for good."""
 SHARES = ("mps", "shard")
 """Names of the resources that are shares of a GPU."""
 

@@ -48,6 +48,16 @@ def test_the_status_tells_of_a_cluster_once_decisions_know_of_it(monkeypatch: py
     assert list(state.status()["clusters"]) == [*state.snapshot.clusters] == ["slurm"]
 
 
+def test_the_status_names_no_user_who_has_a_limit() -> None:
+    """Everybody may read it; decisions know who it is."""
+    unshared = {"partition=p": "p is so", "account=a user=7": "ada has 4", "account=b user=8": "eve has 2"}
+    state = seeing(lambda manager: replace(CLUSTER, unshared=unshared) if manager == "slurm" else None)
+    state._observe("slurm")
+    shown = state.status()["clusters"]["slurm"]["unshared"]
+    assert shown == {"partition=p": "p is so", "user=": "2 users have limits of their own"}
+    assert state.snapshot.clusters["slurm"].unshared == unshared
+
+
 def test_a_cluster_is_unknown_until_it_was_seen() -> None:
     """And is there from then on."""
     state = seeing(observe_one)

@@ -80,15 +80,15 @@ def test_a_manager_that_is_away_is_one_sentence(tmp_path: Path) -> None:
     assert collector.status() == {"recorded": 0, "excesses": [], "error": "slurmctld must answer; it did not."}
 
 
-def test_a_run_above_its_part_is_told_to_the_admin_as_long_as_its_node_reports_it(tmp_path: Path) -> None:
-    """Two processes, each of which the cap of MPS holds alone."""
+def test_a_run_above_its_part_is_told_without_its_user_as_long_as_its_node_reports_it(tmp_path: Path) -> None:
+    """Two processes, each of which the cap of MPS holds alone; everybody may ask for the status."""
     manager = Manager(replace(USAGE, memory_bytes=10 * 2**30), replace(USAGE, job_id="8"))
     collector = collector_of(manager, tmp_path)
     for _ in range(2):
         collector.run_once()
         (excess,) = collector.status()["excesses"]
         assert excess == (
-            "slurm job 7 of ada: its processes together took 10.0 GiB, more than its part of the GPU's memory (6.0 GiB)"
+            "slurm job 7: its processes together took 10.0 GiB, more than its part of the GPU's memory (6.0 GiB)"
         )
     manager.usages = []
     collector.run_once()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
+from gpusage.cli.status import unshared_reasons
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.actions import describe_status
 
@@ -27,3 +28,10 @@ def test_a_type_is_shown_with_its_feature_and_whether_that_can_hold_a_share() ->
 
 def test_partitions_that_share_nothing_are_shown_with_their_reasons() -> None:
     assert "not shared: partition whole is so" in described(POOL)
+
+
+def test_of_many_reasons_each_is_shown_once_and_the_others_are_counted() -> None:
+    """A site may limit hundreds of users one by one."""
+    unshared = {f"account=a user={number}": f"because of {number // 2}" for number in range(40)}
+    assert [*unshared_reasons(unshared)][-2:] == ["because of 11 (2 places)", "8 more reasons (--json has all)"]
+    assert [*unshared_reasons(dict.fromkeys(unshared, "why"))] == ["why (40 places)"]

@@ -48,22 +48,21 @@ class EngineRules:
         floor_s: What each kernel takes in addition; with it, what a server does between two passes.
         deviation: How far 90 % of the published figures lie from the point, on the logarithmic scale.
         multiplies_int8: Whether it multiplies numbers of 8 bits as they are.
-        memory_option: Of an engine that takes a part of the memory that it sees, for blocks of its cache: its option
-            for that part; empty of others.
+        reserves_cache: Whether it takes a part of a free GPU's memory for blocks of its cache.
+        memory_option: Its option for that part, if it is of the GPU's size; of what is free, MPS's cap leaves no more.
     """
 
     floor_s: float
     deviation: float = 0.42
     multiplies_int8: bool = False
+    reserves_cache: bool = False
     memory_option: str = ""
 
 
 ENGINES: Mapping[Engine, EngineRules] = {
     "compile": EngineRules(floor_s=5.8e-6),
-    "vllm": EngineRules(floor_s=8.9e-6, memory_option="--gpu-memory-utilization"),
-    "tensorrt-llm": EngineRules(
-        floor_s=7.7e-6, multiplies_int8=True, memory_option="--kv_cache_free_gpu_memory_fraction"
-    ),
+    "vllm": EngineRules(floor_s=8.9e-6, reserves_cache=True, memory_option="--gpu-memory-utilization"),
+    "tensorrt-llm": EngineRules(floor_s=7.7e-6, multiplies_int8=True, reserves_cache=True),
     "tensorrt": EngineRules(floor_s=5.0e-6, deviation=0.57, multiplies_int8=True),
 }
 
@@ -119,7 +118,7 @@ Source: the defaults of vLLM's ``--gpu-memory-utilization`` and of ``KvCacheConf
 
 def reserved_share(workload: Workload) -> float:
     """Return the part of the memory that it sees that an engine takes for weights and blocks of its cache, else 0."""
-    if workload.engine not in ENGINES or not ENGINES[workload.engine].memory_option:
+    if workload.engine not in ENGINES or not ENGINES[workload.engine].reserves_cache:
         return 0.0
     return workload.memory_share or RESERVED_SHARE
 

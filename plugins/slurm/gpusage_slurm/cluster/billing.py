@@ -27,13 +27,24 @@ def billing_weights(partition: Line) -> Mapping[str, float]:
     return {name.lower(): float(value) for name, _, value in pairs if _NUMBER.fullmatch(value)}
 
 
-def highest_weights(partitions: Iterable[Line]) -> Mapping[str, float]:
-    """Return the highest weight of each resource in any of the *partitions*."""
-    highest: dict[str, float] = {}
+def shared_partitions(partitions: Iterable[Line], pools: Sequence[GpuPool]) -> Iterator[tuple[Line, int]]:
+    """Yield each partition that has shares, with the least units of gres/mps that a GPU of it counts."""
     for partition in partitions:
-        for name, weight in billing_weights(partition).items():
-            highest[name] = max(weight, highest.get(name, 0.0))
-    return highest
+        name = partition["PartitionName"]
+        units = [pool.mps_per_gpu for pool in pools if name in (pool.partitions or (name,)) and pool.mps_per_gpu]
+        if units:
+            yield partition, min(units)
+
+
+def gpu_weights(partition: Line) -> tuple[float, ...]:
+    """Return the weights of GPUs in *partition*, of all types."""
+    return tuple(weight for name, weight in billing_weights(partition).items() if is_gpu_resource(name) and weight)
+
+
+def bills_others(partition: Line) -> bool:
+    """Return whether *partition* bills anything but GPUs and shares, as CPUs or memory."""
+    pairs = (word.lower().partition("=") for word in partition.get("TRESBillingWeights", "").split(",") if word)
+    return any(value.strip("0.kmgtp") and not is_gpu_resource(name) and name != SHARES for name, _, value in pairs)
 
 
 def with_billing_weights(cluster: Cluster, partitions: Sequence[Line]) -> Cluster:
@@ -60,17 +71,14 @@ def wrong_weights(partitions: Sequence[Line], pools: Sequence[GpuPool], unbilled
         pools: The cluster's.
         unbilled_gpu: The weight that a GPU should have where it has none; 0 for none.
     """
-    for partition in partitions:
-        weights = billing_weights(partition)
-        gpu = max((value for key, value in weights.items() if is_gpu_resource(key)), default=0.0)
-        name = partition["PartitionName"]
-        units = {pool.mps_per_gpu for pool in pools if name in (pool.partitions or (name,)) and pool.mps_per_gpu}
-        if not (gpu or unbilled_gpu) or not units:
+    for partition, units in shared_partitions(partitions, pools):
+        gpu, name = max(gpu_weights(partition), default=0.0), partition["PartitionName"]
+        if not gpu and not unbilled_gpu:
             continue
 
         # A share is billed as its part of a GPU: a GPU's weight, divided by its units.
-        wanted = (gpu or unbilled_gpu) / min(units)
+        wanted = (gpu or unbilled_gpu) / units
         if not gpu:
             yield f"GRES/gpu={unbilled_gpu:g},GRES/mps={wanted:g} in partition {name}"
-        elif abs(weights.get(SHARES, 0.0) - wanted) > _TOLERANCE * wanted:
+        elif abs(billing_weights(partition).get(SHARES, 0.0) - wanted) > _TOLERANCE * wanted:
             yield f"GRES/mps={wanted:g} in partition {name}"

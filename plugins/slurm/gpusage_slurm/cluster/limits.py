@@ -4,8 +4,8 @@ Tried on 22.05, 24.11 and 26.05: a share counts as gres/mps and as no gres/gpu. 
 gets two GPUs and any number of shares, and under a spent ``GrpTRESMins=gres/gpu`` shares still run. A limit on gres/mps
 beside it adds to it. Only a limit on both together holds:
 
-**A limit on GPUs holds for shares if the same QOS or association has the same limit on `billing` too, and every
-partition with shares bills them as their part of a GPU.**
+**A limit on GPUs holds for shares if the same QOS or association limits `billing` in the same way to no more than what
+so many GPUs are billed, and every partition with shares bills them as their part of a GPU.**
 
 `scontrol show assoc_mgr` shows a limit of a QOS on each user or account only for those who have used it, and no QOS
 that another may preempt; so `sacctmgr` is asked.
@@ -18,12 +18,18 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import GpuPool
+from gpusage_hooks.types import OF_USER, GpuPool
 from gpusage_slurm import scontrol
-from gpusage_slurm.cluster.billing import GPU, SHARES, highest_weights, is_gpu_resource, wrong_weights
+from gpusage_slurm.cluster.billing import (
+    SHARES,
+    bills_others,
+    gpu_weights,
+    is_gpu_resource,
+    shared_partitions,
+    wrong_weights,
+)
 from gpusage_slurm.scontrol import Line
 
 PER_JOB = ("MaxTRES", "MaxTRESPerNode")
@@ -35,7 +41,7 @@ _ASSOCIATION_COLUMNS = ("Account", "User", "ParentName", "DefaultQOS", "QOS", *_
 
 _READ_AGAIN_S = 60.0
 """slurmdbd takes 0.27 s for 2,500 associations (tried on 22.05), so it is asked less often than slurmctld."""
-_DEADLINE_S = 8.0
+_MOST_USERS = 500
 _EXAMPLE_WEIGHT = 100.0
 """Of a GPU, where the site bills none."""
 UNKNOWN = "slurmdbd does not tell which limits on GPUs hold, and a share might lift one"
@@ -100,7 +106,7 @@ def read_books(settings: Mapping[str, str]) -> Books:
 
 def _rows(kind: str, columns: Sequence[str], *conditions: str) -> tuple[Line, ...]:
     command = ("sacctmgr", "--noheader", "--parsable2", "show", kind, *conditions, f"format={','.join(columns)}")
-    lines = scontrol.run(*command, deadline_s=_DEADLINE_S).splitlines()
+    lines = scontrol.run(*command).splitlines()
     return tuple(dict(zip(columns, line.split("|"), strict=False)) for line in lines if line.count("|"))
 
 
@@ -133,9 +139,7 @@ def unseen_limits(
     """
     if not limits_hold(settings):
         return
-    is_tracked = SHARES in settings.get("accountingstoragetres", "").lower().split(",")
-    to_bill = tuple(f"TRESBillingWeights={each}" for each in wrong_weights(partitions, pools, _EXAMPLE_WEIGHT))
-    site = _Billing(is_right=is_tracked and not to_bill, remedies=to_bill, weights=highest_weights(partitions))
+    site = _billing(settings, partitions, pools)
 
     of_qos: dict[str, Limit] = {}
     for row in books.qos:
@@ -162,9 +166,12 @@ def unseen_limits(
     _add_accounts_below(of_accounts, books.associations)
     yield from of_qos.values()
     yield from of_accounts.values()
+
+    # A user whom this host does not know may submit from another; and of so many with limits of their own few are left.
     for account, user, limit in of_users:
-        if account not in of_accounts and _uid(user) is not None:
-            yield replace(limit, scope=f"account={account} user={_uid(user)}")
+        uid = _uid(user) if len(of_users) <= _MOST_USERS and account not in of_accounts else None
+        if account not in of_accounts:
+            yield limit if uid is None else replace(limit, scope=f"{limit.scope}{OF_USER}{uid}")
 
 
 def _add_accounts_below(of_accounts: dict[str, Limit], associations: Iterable[Line]) -> None:
@@ -180,11 +187,17 @@ def _add_accounts_below(of_accounts: dict[str, Limit], associations: Iterable[Li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Billing:
-    """Whether all partitions bill shares as parts of a GPU, what else to set there, and the highest weights."""
+    """How partitions with shares bill.
 
-    is_right: bool
+    Attributes:
+        counts_shares: Whether all of them bill a share as its part of a GPU.
+        gpu_weight: The lowest weight of a GPU there: with it a limit on billing never allows more GPUs.
+        remedies: What is to be set before a limit on billing is of use.
+    """
+
+    counts_shares: bool
+    gpu_weight: float
     remedies: tuple[str, ...]
-    weights: Mapping[str, float]
 
     def limit(self, row: Line, keys: Sequence[str], scope: str, whose: str, place: str) -> Limit | None:
         """Return the first limit among the *keys* of *row* that does not hold for shares.
@@ -200,22 +213,43 @@ class _Billing:
             words = [word.partition("=") for word in row.get(key, "").split(",")]
             counts = {name: int(count) for name, _, count in words if count.isdecimal()}
             for name, count in counts.items():
+                billing = count * self.gpu_weight
                 meets_limit = key in PER_JOB and count > 0
-                if not is_gpu_resource(name) or meets_limit or (self.is_right and "billing" in counts):
+                is_counted = self.counts_shares and counts.get("billing", billing + 1) <= billing
+                if not is_gpu_resource(name) or meets_limit or is_counted:
                     continue
-                billing = count * (self.weights.get(name) or self.weights.get(GPU) or _EXAMPLE_WEIGHT)
-                command = () if "billing" in counts else (f"sacctmgr modify {place} set {key}=billing={billing:g}",)
+                command = f"sacctmgr modify {place} set {key}=billing={billing:g}"
                 return Limit(
                     scope=scope,
                     reason=f"{whose} has a limit that does not count shares ({key}={name}={count})",
-                    remedies=(*self.remedies, *command) if count else (),
+                    remedies=(self.remedies or (command,)) if count else (),
                 )
         return None
 
 
-@cache
+def _billing(settings: Mapping[str, str], partitions: Sequence[Line], pools: Sequence[GpuPool]) -> _Billing:
+    """Return how those of *partitions* bill that have shares."""
+    is_tracked = SHARES in settings.get("accountingstoragetres", "").lower().split(",")
+    to_set = [f"TRESBillingWeights={each}" for each in wrong_weights(partitions, pools, _EXAMPLE_WEIGHT)]
+    counts_shares = is_tracked and not to_set
+    billed = [partition for partition, _ in shared_partitions(partitions, pools)]
+    weights = {weight for partition in billed for weight in gpu_weights(partition)} or {_EXAMPLE_WEIGHT}
+
+    # Else the limit would hold for CPUs too, or allow less GPUs than before.
+    adds_up = "max_tres" not in settings.get("priorityflags", "").lower()
+    if adds_up and any(map(bills_others, billed)):
+        to_set.append("PriorityFlags=MAX_TRES, or weights of GRES alone: billing counts CPUs or memory too")
+    if len(weights) > 1:
+        to_set.append("the same weight of a GPU in all partitions and for all types: a limit on billing is one number")
+    return _Billing(counts_shares=counts_shares, gpu_weight=min(weights), remedies=tuple(to_set))
+
+
+_UIDS: dict[str, int] = {}
+
+
 def _uid(user: str) -> int | None:
     """Return the number of *user*, by which job_submit knows who submits; ``None`` for nobody of this host."""
-    with suppress(KeyError):
-        return pwd.getpwnam(user).pw_uid
-    return None
+    if user not in _UIDS:
+        with suppress(KeyError):
+            _UIDS[user] = pwd.getpwnam(user).pw_uid
+    return _UIDS.get(user)

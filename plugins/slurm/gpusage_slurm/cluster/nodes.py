@@ -25,7 +25,7 @@ _PARTS = re.compile(r"(\d+)/(\d+)")
 # By their beginnings: DRAIN stands for DRAINED and DRAINING.
 _UNAVAILABLE_STATES = ("MAINT", "RESERVED", "PLANNED", "REBOOT", "BLOCKED", "POWERING", "NO_RESPOND")
 _UNUSABLE_STATES = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
-LIMIT_WORD = re.compile(rf"(?:^|(?<= ))gpusage-limit:({'|'.join(get_args(LimitedBy))})(?:\((\S*)\))?(?: |$)")
+LIMIT_WORD = re.compile(rf"(?:^| )gpusage-limit:({'|'.join(get_args(LimitedBy))})(?:\((\S*)\))?(?= |$)")
 """In a node's comment, what limits the memory of jobs there, and why that is no wall; the node's sampler writes it."""
 _SHARE_WORDS = re.compile(r"(?:^|,)(?:mps|shard)(?=[:,]|$)[^,(]*(?:\([^()]*\))?")
 
@@ -164,7 +164,7 @@ def parse_node(node: Mapping[str, Any]) -> NodeState:
         used_memory_mib=int(node.get("alloc_memory") or 0),
         used_cpu_count=int(node.get("alloc_cpus") or 0),
         limited_by=next((word for word in get_args(LimitedBy) if limit and word == limit[1]), "cap"),
-        why_no_wall=(limit[2] or "").replace("_", " ") if limit else "a node has not said yet what it has",
+        why_no_wall=(limit[2] or "").replace("~", " ") if limit else "a node has not said yet what it has",
     )
 
 

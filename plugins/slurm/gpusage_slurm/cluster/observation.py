@@ -34,6 +34,7 @@ from gpusage_slurm.cluster.restrictions import (
 )
 from gpusage_slurm.install import node_scripts
 from gpusage_slurm.install.site import local_socket_candidates
+from gpusage_slurm.tres import REPLACING_VERSION
 
 _NO_RELEASE = (
     "no share binds a job to GPU types, because gpusaged runs neither as root nor as SlurmUser, and could not let it go"
@@ -41,9 +42,6 @@ _NO_RELEASE = (
 
 SETTING = "ignore_prefer_validation"
 _NOTE = f"no GPU generation is preferred, because SchedulerParameters lacks {SETTING}"
-
-REPLACES_SLICES = "23.11"
-"""From this version on slurmctld puts a GPU in place of a waiting job's slice; before, the job asks for both then."""
 
 _BOOKS = BookKeeper()
 _SLURM_USER = re.compile(r"\((\d+)\)$")
@@ -76,7 +74,7 @@ def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
         cluster,
         releases=releases,
         repeats=can_requeue_unseen(settings),
-        repeats_slices=cluster.version >= REPLACES_SLICES,
+        repeats_slices=cluster.version >= REPLACING_VERSION,
         notes=cluster.notes if releases else (*cluster.notes, _NO_RELEASE),
         unshared=join_reasons(
             node_scripts.unenforced_partitions(settings, partitions),

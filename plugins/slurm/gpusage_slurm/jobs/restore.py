@@ -2,9 +2,8 @@
 
 Slurm 24.11 and 26.05 change a pending job's shares into GPUs; 22.05 refuses ("Invalid generic resource"; emptied first,
 the job would run without any). There a job that is bound to GPU types gets all shares of one GPU, wherever that is, and
-any other keeps its share, or its slice. (A GPU whose type is named it adds to the slice, and then holds the job for
-good.) Other requested resources stay. A restored job carries the mark BACK, and is left alone from then on; one that
-could not be restored carries STUCK.
+any other keeps its share, or its slice. Other requested resources stay. A restored job carries the mark BACK, and is
+left alone from then on; one that could not be restored carries STUCK.
 
 Where a job ran out of memory, its task epilog (node/task_epilog.sh) requeues it, as the job's user and before
 slurmctld learns of its end. It appends a note to the job's comment: `REQUEUED` if it requeued the job, `OUT_OF_MEMORY`
@@ -22,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from gpusage.store.annotation import JobAnnotation, parse_annotation, with_annotation
@@ -49,7 +49,7 @@ from gpusage_slurm.jobs.queue import (
 )
 from gpusage_slurm.submission.render import ELSE
 from gpusage_slurm.submission.request import FIELD_BYTES
-from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_tres
+from gpusage_slurm.tres import REPLACING_PREFIX, Tres, is_gpu, is_share, parse_tres
 
 OUT_OF_MEMORY = "[out of GPU memory, says gpusage]"
 REQUEUED = re.compile(r" ?\[out of GPU memory, started ([0-9T:-]+), says gpusage\]")
@@ -132,9 +132,9 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
             )
             starved.append(job)
     for row in _marked_rows(requeued):
-        # A start that is still the job's own: the epilog is about to requeue it.
+        # A start that is still the job's own: the epilog is about to requeue it. 26.05 shows that start for longer.
         note = REQUEUED.search(row["Comment"])
-        if note and note[1] != row["StartTime"]:
+        if note and (row["StateCompact"] == "PD" or note[1] != row["StartTime"]):
             # slurmctld counts it as submitted when its first run ended.
             ended_at_s = scontrol.seconds_of(row["SubmitTime"]) or 0.0
             started_at_s = scontrol.seconds_of(note[1]) or ended_at_s
@@ -177,8 +177,10 @@ def complete_requeue(job: AnnotatedJob, reason: str) -> bool:
     which = f"--jobs={base_id(job.job_id)}"
     requests = {each["JobArrayID"]: each for each in squeue_rows(_ANY_STATE, which, columns=_REQUEST_COLUMNS)}
     for job_id, sibling in rows.items():
-        if annotated_job(sibling).state == "waiting" and not REQUEUED.search(sibling["Comment"]):
-            _correct(annotated_job(sibling), requests.get(job_id), f"{reason}: that was task {job.job_id} of its array")
+        # A task may have started with the whole GPU that the epilog gave it: then its mark alone is changed.
+        if annotated_job(sibling).state != "ended" and not REQUEUED.search(sibling["Comment"]):
+            with suppress(RequestError):  # it has just started, or ended
+                _correct(annotated_job(sibling), requests.get(job_id), f"{reason}: task {job.job_id} of its array did")
 
     job = annotated_job(row)
     if job.state == "ended":
@@ -245,8 +247,7 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
             return False
         return True
 
-    # Up to 23.02, where the prefix is another, a job would ask for both GPUs from then on.
-    is_replaced = starved and mig_type_of(mark) and "gres/" in row["tres-per-node"]
+    is_replaced = starved and mig_type_of(mark) and REPLACING_PREFIX in row["tres-per-node"]
     larger = placement_in(mark).removeprefix(ELSE) if is_replaced else ""
     if is_granted(f"gpu:{larger}:1" if larger else match[1]):
         return True

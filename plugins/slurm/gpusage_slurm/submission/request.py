@@ -18,7 +18,7 @@ from datetime import datetime
 
 from gpusage.graphs.card.error import ERROR_MARK, decode_error
 from gpusage_hooks.comment import MODEL_NAMES, is_model_path, parse_comment, parse_learn
-from gpusage_hooks.types import DecisionRequest, GpuRequest, Job, Submitter
+from gpusage_hooks.types import OF_USER, DecisionRequest, GpuRequest, Job, Submitter
 from gpusage_hooks.units import MIB
 from gpusage_slurm.submission.deadline import seconds_left
 from gpusage_slurm.submission.script import read_script, run_record
@@ -189,7 +189,7 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
     # jobs of all users share an answer then.
     qos = (fields.get("qos") or fields.get("default_qos") or "normal").split(",")
     account = fields.get("account") or fields.get("default_account", "")
-    accounts = (f"account={account}", *([f"account={account} user={fields.get('user_id', '')}"] if account else []))
+    accounts = (f"account={account}", *([f"account={account}{OF_USER}{fields.get('user_id', '')}"] if account else []))
     return GpuRequest(
         gpu_count=gpu_count,
         gpu_type=next(iter(kinds)) if len(kinds) == 1 else None,

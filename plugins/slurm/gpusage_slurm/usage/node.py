@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 from gpusage.node.dividing.granted import FOLDER, PERCENT_VARIABLE, read_granted, whole_sm_count
 from gpusage.node.dividing.programs import host_offers
@@ -39,8 +40,9 @@ END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FIRST_CHECK_S = 30.0
 CHECK_INTERVAL_S = 900.0
 """When slurmctld is asked whether the job still runs: an epilog may never come, or before this process can hear it."""
-LIMIT_AGE_S = 86_400.0
-"""For which what limits memory is taken to stay: a new driver or kernel comes with a boot, and /run is new then."""
+LIMIT_AGE_S = 3600.0
+"""How often a node looks what limits memory there, as nvidia-smi may take seconds, and as slurmctld may be away."""
+LONGEST_POST_S = 30.0
 JITTER_S = 3.0
 """Jobs that end together do not all ask slurmctld in the same second."""
 # slurmctld may be away for minutes; the usage stays on the node and goes with the next post.
@@ -53,19 +55,15 @@ _GOING_ON = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "
 
 
 def post_limit(folder: UsageSpool, node: str) -> None:
-    """Put what limits the memory of jobs on *node*, this host, into its comment, once a day.
-
-    Raises:
-        RequestError: slurmctld does not answer, or refuses.
-        OSError: *folder* cannot be written.
-    """
+    """Put what limits the memory of jobs on *node*, this host, into its comment; try it once an hour."""
     posted = folder.path / f"{folder.prefix}limit"
     if posted.exists() and time.time() - posted.stat().st_mtime < LIMIT_AGE_S:
         return
-    offers = host_offers()
-    because = f"({_NO_WORD.sub('_', offers.because).strip('_')})" if offers.because else ""
-    post_usage(folder, node, f"gpusage-limit:{offers.limited_by}{because}")
     posted.touch()
+    offers = host_offers()
+    because = f"({_NO_WORD.sub('~', offers.because).strip('~')})" if offers.because else ""
+    with suppress(RequestError, OSError):
+        post_usage(folder, node, f"gpusage-limit:{offers.limited_by}{because}")
 
 
 def post_usage(folder: UsageSpool, node: str, limit_word: str = "") -> None:
@@ -82,9 +80,11 @@ def post_usage(folder: UsageSpool, node: str, limit_word: str = "") -> None:
         # Nodes' comments may hold words of the site's, and reports that gpusaged has not collected yet: they stay.
         shown = _COMMENT.search(scontrol.run("scontrol", "show", "node", node))
         before = shown[1] if shown else ""
-        comment = f"{limit_word} {LIMIT_WORD.sub('', before)}".strip() if limit_word else before
+        earlier = LIMIT_WORD.search(before)
+        comment, word = LIMIT_WORD.sub("", before).strip(), limit_word or (earlier[0] if earlier else "")
         if waiting:
             comment = append_usage_reports(comment, [usage for _, usage in waiting], time.time())
+        comment = f"{comment} {word.strip()}".strip()
         if comment != before:
             scontrol.run("scontrol", "update", f"NodeName={node}", f"Comment={comment}")
         for file, _ in waiting:
@@ -126,13 +126,15 @@ def main() -> None:
             file = Path(os.environ.get("GPUSAGE_MPS_FOLDER", FOLDER)) / ENDS / job.job_id
             recorder = FailureRecorder(file, job.identity, Path(os.environ.get("GPUSAGE_DEVICE_FOLDER", "/dev")))
             recorder.start()
+    # nvidia-smi may take seconds, for which no sample waits.
+    limit = Thread(target=post_limit, args=(folder, node), daemon=True)
     try:
-        with suppress(RequestError, OSError):
-            post_limit(folder, node)
+        limit.start()
         was_read = _sample(folder, job, recorder.note_memory if recorder else None)
     finally:
         if recorder:
             recorder.close()
+    limit.join(LONGEST_POST_S)
     if was_read:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
         pauses_s = (random.uniform(0, JITTER_S), *PAUSES_S)  # no secret

@@ -16,7 +16,7 @@ SETTINGS = {
     "accountingstorageenforce": "associations,limits",
     "accountingstoragetres": "cpu,gres/gpu,gres/mps",
 }
-BILLED = {"PartitionName": "p", "TRESBillingWeights": "CPU=1,GRES/gpu=50,GRES/mps=0.5"}
+BILLED = {"PartitionName": "p", "TRESBillingWeights": "CPU=0,GRES/gpu=50,GRES/mps=0.5"}
 UNBILLED = {"PartitionName": "p"}
 ROOT = {"Account": "root", "User": "", "ParentName": ""}
 LAB = {"Account": "lab", "User": "", "ParentName": "root"}
@@ -44,6 +44,7 @@ def limits(
         ({"MaxTRESRunMinsPU": "gres/gpu=60"}, "MaxTRESRunMinsPU=billing=3000"),
         ({"MaxTRESMins": "gres/gpu=600"}, "MaxTRESMins=billing=30000"),
         ({"MaxTRESPU": "gres/gpu=2", "GrpTRES": "billing=9"}, "MaxTRESPU=billing=100"),  # another limit than that
+        ({"MaxTRESPU": "gres/gpu=2,billing=101"}, "MaxTRESPU=billing=100"),  # more than two GPUs
         ({"GrpTRESMins": "gres/gpu=0"}, ""),  # no GPU at all
         ({"MaxTRES": "gres/gpu=0"}, ""),
     ],
@@ -59,6 +60,7 @@ def test_a_limit_of_a_qos_does_not_count_shares(setting: dict[str, str], billing
     "setting",
     [
         {"MaxTRESPU": "gres/gpu=2,billing=100"},
+        {"MaxTRESPU": "gres/gpu=2,billing=99"},  # less than two GPUs
         {"GrpTRESMins": "billing=100"},
         {"MaxTRES": "gres/gpu=1", "MaxTRESPerNode": "gres/gpu=4"},  # a job with one GPU, or a share, meets them
         {"GrpTRES": "cpu=9,gres/mps=50,gres/gpumem=4,license/x=2", "MaxTRESPU": "gres/gpu=-1"},
@@ -70,10 +72,26 @@ def test_a_limit_on_billing_counts_both(setting: dict[str, str]) -> None:
 
 
 def test_a_limit_on_billing_counts_no_share_where_shares_are_not_billed() -> None:
-    both = {"MaxTRESPU": "gres/gpu=2,billing=100"}
-    assert limits(qos=both, partition=UNBILLED)["qos=normal"].remedies == (BILLS,)
-    alone = limits(qos={"MaxTRESPU": "gres/gpu=2"}, partition=UNBILLED)["qos=normal"]
-    assert alone.remedies == (BILLS, "sacctmgr modify qos normal set MaxTRESPU=billing=200")
+    for both in ({"MaxTRESPU": "gres/gpu=2,billing=100"}, {"MaxTRESPU": "gres/gpu=2"}):
+        assert limits(qos=both, partition=UNBILLED)["qos=normal"].remedies == (BILLS,)
+
+
+@pytest.mark.parametrize(
+    ("weights", "flags", "words"),
+    [
+        ("CPU=1.0,GRES/gpu=50,GRES/mps=0.5", "", "PriorityFlags=MAX_TRES"),
+        ("Mem=0.25G,GRES/gpu=50,GRES/mps=0.5", "CALCULATE_RUNNING", "PriorityFlags=MAX_TRES"),
+        ("CPU=1.0,GRES/gpu=50,GRES/mps=0.5", "MAX_TRES,CALCULATE_RUNNING", "set MaxTRESPU=billing=100"),
+        ("CPU=0,Mem=0.0G,GRES/gpu=50,GRES/mps=0.5", "", "set MaxTRESPU=billing=100"),
+        ("GRES/gpu:v100=20,GRES/gpu:h100=80,GRES/mps=0.8", "", "the same weight of a GPU"),
+    ],
+)
+def test_a_number_for_billing_is_told_only_where_it_limits_nothing_else(weights: str, flags: str, words: str) -> None:
+    books = Books(qos=({"Name": "normal", "MaxTRESPU": "gres/gpu=2"},))
+    partition = {"PartitionName": "p", "TRESBillingWeights": weights}
+    (limit,) = unseen_limits(books, SETTINGS | {"priorityflags": flags}, (partition,), (POOL,))
+    assert len(limit.remedies) == 1
+    assert words in limit.remedies[0]
 
 
 def test_the_limit_of_an_account_holds_for_those_below_and_a_users_for_that_user_alone() -> None:
@@ -87,11 +105,18 @@ def test_the_limit_of_an_account_holds_for_those_below_and_a_users_for_that_user
         (),
     ]
 
-    (own,) = limits(LAB, GROUP, MEMBER | limited, MEMBER | limited | {"User": "nobody of this host"}).values()
+    (own,) = limits(LAB, GROUP, MEMBER | limited).values()
     assert own.scope == f"account=group user={os.getuid()}"
     whose = f"sacctmgr modify user {getpass.getuser()} where account=group"
     assert own.remedies == (f"{whose} set GrpTRES=billing=200",)
     assert [*limits(LAB | {"ParentName": "group"}, GROUP)] == []  # no line of parents is endless
+    unknown = MEMBER | limited | {"User": "nobody of this host"}
+    assert [*limits(LAB, GROUP, unknown)] == ["account=group"]
+
+
+def test_where_hundreds_of_users_have_limits_their_accounts_count_as_limited() -> None:
+    users = [MEMBER | {"User": f"u{number}", "GrpTRES": "gres/gpu=4"} for number in range(501)]
+    assert [*limits(LAB, GROUP, *users)] == ["account=group"]
 
 
 def test_an_association_with_one_qos_alone_gives_it_to_jobs_that_name_none() -> None:

@@ -32,8 +32,8 @@ def test_nodes_of_one_gpu_type_are_one_pool_whatever_their_names() -> None:
     ("comments", "limited_by", "why"),
     [
         (("gpusage-limit:wall", "rack 7 gpusage-limit:wall gpusage:x"), "wall", ""),
-        (("gpusage-limit:wall", "gpusage-limit:cap(no_cgroup_v2)"), "cap", "no cgroup v2"),
-        (("gpusage-limit:cap(no_cgroup_v2)", "gpusage-limit:none(no_cgroup_v2)"), "none", "no cgroup v2"),
+        (("gpusage-limit:wall", "gpusage-limit:cap(no~cgroup~v2)"), "cap", "no cgroup v2"),
+        (("gpusage-limit:cap(no~cgroup~v2)", "gpusage-limit:none(no~cgroup~v2)"), "none", "no cgroup v2"),
         (("gpusage-limit:wall", ""), "cap", "a node has not said yet what it has"),
         (("gpusage-limit:wallet", "gpusage-limit:wall"), "cap", "a node has not said yet what it has"),
     ],

@@ -144,15 +144,18 @@ REQUEUED = {**WAITS, "JobArrayID": "5_2", "RestartCnt": "1", "Comment": f"mine{A
 def test_the_tasks_of_an_array_that_wait_are_whole_after_its_first_miss(
     monkeypatch: pytest.MonkeyPatch, *, by_epilog: bool
 ) -> None:
-    """Those that run, and those that have ended, stay as they are."""
+    """Those that run on shares, and those that have ended, stay as they are."""
     held = "gres/gpu:1" if by_epilog else "gres/mps:40"
     jobs = [
         {**SHARE, **REQUEUED, "tres-per-node": held},
         {**SHARE, **WAITS, "JobArrayID": "5_[3-9]", "tres-per-node": held},
     ]
     jobs += [{**SHARE, "JobArrayID": "5_1", "StateCompact": "R"}, {**SHARE, "JobArrayID": "5_0", "StateCompact": "CD"}]
-    told = {words[0]: words[1:] for words in updates_of(jobs, monkeypatch)}
-    assert [*told] == ["5_[3-9]", "5_2"]
+    started = {**SHARE, "JobArrayID": "5_10", "StateCompact": "R", "tres-per-node": "gres/gpu:1"}
+    told = {words[0]: words[1:] for words in updates_of([*jobs, started], monkeypatch)}
+    assert [*told] == ["5_[3-9]", "5_10", "5_2"]
+    (mark,) = told.pop("5_10")  # it runs on a GPU already
+    assert " BACK gres/mps:40 -> gres/gpu:1 | so" in mark
     for job_id, settings in told.items():
         assert ("Gres=gpu:1" in settings) is not by_epilog
         assert ("StartTime=now+10" in settings) is (not by_epilog and job_id == "5_2")

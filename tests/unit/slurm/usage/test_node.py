@@ -109,31 +109,49 @@ def test_what_ended_is_posted_once(folder: UsageSpool, node: dict[str, str]) -> 
     assert list(folder.finished_runs()) == []
 
 
-def test_a_node_says_once_a_day_what_limits_memory_there(
+def test_a_node_says_once_an_hour_what_limits_memory_there(
     folder: UsageSpool, node: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has a control daemon of MPS and no driver; its site's words and its usage stay."""
+    """It has a control daemon of MPS and no driver; its site's words and its usage stay in front."""
     monkeypatch.setenv("GPUSAGE_MPS_CONTROL", str(control_in(tmp_path)))
     monkeypatch.setenv("GPUSAGE_CGROUP_FOLDER", str(tmp_path))
     folder.save(ENDED)
     post_limit(folder, "n1")
-    assert node["Comment"].startswith(f"gpusage-limit:cap(cgroup_v2_is_not_at_{tmp_path}) rack 7 gpusage:")
+    assert node["Comment"].startswith("rack 7 gpusage:")
+    assert node["Comment"].endswith(f" gpusage-limit:cap(cgroup~v2~is~not~at~{tmp_path})")
     seen = parse_node({"name": "n1", "comment": node["Comment"]})
-    assert (seen.limited_by, seen.why_no_wall) == ("cap", f"cgroup v2 is not at {str(tmp_path).replace('_', ' ')}")
+    assert (seen.limited_by, seen.why_no_wall) == ("cap", f"cgroup v2 is not at {tmp_path}")
 
     node["Comment"] = "of the site's"
     post_limit(folder, "n1")
     assert node["Comment"] == "of the site's"
-    a_day_ago_s = time.time() - LIMIT_AGE_S - 1
-    os.utime(folder.path / "c.n1.limit", (a_day_ago_s, a_day_ago_s))
+    an_hour_ago_s = time.time() - LIMIT_AGE_S - 1
+    os.utime(folder.path / "c.n1.limit", (an_hour_ago_s, an_hour_ago_s))
     post_limit(folder, "n1")
-    assert node["Comment"].endswith(") of the site's")
+    assert node["Comment"].startswith("of the site's gpusage-limit:cap(")
 
 
-def test_another_word_takes_the_place_of_the_earlier_one(folder: UsageSpool, node: dict[str, str]) -> None:
-    node["Comment"] = "gpusage-limit:cap(no_cgroup_v2) rack 7, gpusage-limits: see wiki"
-    post_usage(folder, "n1", "gpusage-limit:wall")
-    assert node["Comment"] == "gpusage-limit:wall rack 7, gpusage-limits: see wiki"
+def test_a_node_whose_slurmctld_is_away_does_not_ask_for_each_job(folder: UsageSpool, node: dict[str, str]) -> None:
+    node["away"] = "yes"
+    post_limit(folder, "n1")
+    node.pop("away")
+    post_limit(folder, "n1")
+    assert node["Comment"] == "rack 7"
+
+
+def test_another_word_takes_the_place_of_the_earlier_one_which_usage_leaves_alone(
+    folder: UsageSpool, node: dict[str, str]
+) -> None:
+    node["Comment"] = "gpusage-limit:cap(no~cgroup~v2) rack 7, gpusage-limits: see wiki"
+    for _ in range(2):
+        post_usage(folder, "n1", "gpusage-limit:wall")
+        assert node["Comment"] == "rack 7, gpusage-limits: see wiki gpusage-limit:wall"
+    for _ in range(2):
+        folder.save(ENDED)
+        post_usage(folder, "n1")
+        assert node["Comment"].startswith("rack 7, gpusage-limits: see wiki gpusage:")
+        assert node["Comment"].endswith(" gpusage-limit:wall")
+        assert node["Comment"].count("  ") == 0
     assert parse_node({"comment": node["Comment"]}).limited_by == "wall"
 
 
