@@ -94,3 +94,4 @@ def test_a_job_that_is_not_ours_or_meets_nobody_starts(tmp_path: Path, change: d
     assert (
         (tmp_path / "mps" / "users" / "0" / "20").read_text().startswith("1000 ")
     )  # so that the next stranger meets it
+    assert (tmp_path / "mps" / "users" / "0" / "12").exists() == (change.get("HERE") != "12 CD")
