@@ -26,10 +26,13 @@ def lack(text, status=1):
     if share:
         print(text, file=sys.stderr, flush=True)
         sys.exit(status) if status < 256 else os.kill(os.getpid(), status - 256)
-while SEEN and not os.path.exists("MPS/ends/" + os.environ["SLURM_JOB_ID"]):
-    time.sleep(0.05)  # CUDA takes longer to start than the sampler
+ends = "MPS/ends/" + os.environ["SLURM_JOB_ID"]
+while SEEN and share and not os.path.exists(ends):
+    time.sleep(0.05)
 device = open("DEVICES/nvidia0")
-time.sleep(0.2)
+# CUDA takes seconds to start, and longer on a busy machine, as the sampler does.
+while SEEN and share and "gpu %d\\n" % os.getpid() not in open(ends).read():
+    time.sleep(0.05)
 exec(sys.argv[1])
 print("trained")
 """

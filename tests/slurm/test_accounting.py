@@ -213,6 +213,7 @@ def test_jobs_that_others_may_preempt_keep_whole_gpus(sandbox: Sandbox) -> None:
     sandbox.wait_for_queue()
 
 
+@pytest.mark.one_release
 def test_partitions_whose_jobs_a_higher_one_preempts_keep_whole_gpus(new_cluster: Callable[..., Sandbox]) -> None:
     low, high = (f"PartitionName={name} Nodes=ALL PriorityTier={tier}" for name, tier in (("low", 2), ("high", 9)))
     settings = ("PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE", f"{low} PreemptMode=OFF", high)

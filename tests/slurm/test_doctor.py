@@ -14,7 +14,7 @@ from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_san
 from gpusage_sandboxes.slurm.creation import install_plugin
 from slurm_jobs import GENEROUS, submit_held, submit_share
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.one_release]
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"--comment=model={MODELS}/dlrm.onnx,batch=8,mode=infer"

@@ -73,7 +73,7 @@ MISSES = (
     Form("a failure while handling it", "$TRAIN 'try: allocate()\nexcept RuntimeError: {}[\"batch\"]'"),
 )  # fmt: skip
 NON_FATAL = "W external/xla: Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.00GiB"
-CAUGHT = 'try: raise OutOfMemoryError("CUDA out of memory.")\nexcept RuntimeError as e: print(e)\n'
+CAUGHT = 'try: raise OutOfMemoryError("CUDA out of memory.")\nexcept RuntimeError as e: print(e, flush=True)\n'
 ORDINARY = (
     Form("ValueError", "$TRAIN 'raise ValueError(1)'", short=True),
     Form("KeyError after JAX's line", f"$TRAIN 'print(\"{NON_FATAL}\", flush=True); {{}}[\"x\"]'", short=True),
@@ -86,6 +86,7 @@ ORDINARY = (
     Form("an old line in an appended output", "$TRAIN 'sys.exit(1)'", ("--output=old-output", "--open-mode=append")),
     Form("an old line that is printed", "cat $OLD.3; $TRAIN 'raise ValueError(2)'"),
     Form("caught, then another error", f"$TRAIN '{CAUGHT}raise ValueError(3)'", short=True),
+    Form("caught, then an exception's line alone", f"$TRAIN '{CAUGHT}sys.exit(\"ValueError: no such label\")'"),
     Form("caught, then completed", f"$TRAIN '{CAUGHT}'", short=True),
     Form("caught, then another program fails", f"$TRAIN '{CAUGHT}'; cp $TRAIN /nowhere/at/all", short=True),
     Form("caught long ago", f"$TRAIN '{CAUGHT}time.sleep(45); sys.exit(3)'"),
@@ -158,6 +159,7 @@ def check(sandbox: Sandbox, export: str, *, short: bool) -> None:
     wrong = {form.name: ends[form.name] for form in misses if ends[form.name] != (["COMPLETED"], [1])}
     twice = {form.name: ends[form.name] for form in ordinary if any(ends[form.name][1])}
     print(f"mended {len(misses) - len(wrong)} of {len(misses)}, run twice {len(twice)} of {len(ordinary)}")
+    print(wrong, twice)
     assert (wrong, twice) == ({}, {})
 
 

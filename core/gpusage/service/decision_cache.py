@@ -1,8 +1,7 @@
 """Caches of gpusaged: one of bounded weight, and one of responses that hold for other requests too.
 
 Nothing declares the fields that a response rests on. They are observed instead: a request is decided with its fields in
-an `AccessRecordingMapping`, which remembers each read. Job names and users differ from job to job, and nobody reads
-them.
+an `AccessRecordingMapping`, which remembers each read. Job names differ from job to job, and nobody reads them.
 
 Invariants:
 

@@ -7,6 +7,9 @@ from typing import Final
 PROGRAM: Final = Path(__file__).parent / "gpusage-mps"
 """Program that divides a node's GPUs, for every workload manager."""
 
+WALL: Final = Path(__file__).parent / "gpusage-wall"
+"""What `PROGRAM` reads where it lies beside it: limits of memory."""
+
 PROBE: Final = Path(__file__).parent / "probe.py"
 """Script that `PROGRAM` runs where the node has Python."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from gpusage.boundary.edits import Edit, read_text
-from gpusage.node.dividing import PROBE, PROGRAM
+from gpusage.node.dividing import PROBE, PROGRAM, WALL
 from gpusage_hooks.types import LimitedBy
 
 PYTHON = "gpusage-python"
@@ -38,7 +38,7 @@ def plain_python() -> str:
 
 def node_programs(folder: Path) -> Iterator[tuple[Path, str, int]]:
     """Yield the path in *folder*, the text and the mode of each file that runs on nodes, whoever manages them."""
-    for source in (PROGRAM, PROBE):
+    for source in (PROGRAM, WALL, PROBE):
         yield folder / source.name, source.read_text(encoding="utf-8"), 0o755
     yield folder / PYTHON, _PYTHON.format(python=plain_python()), 0o755
 

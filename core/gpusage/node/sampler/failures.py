@@ -21,8 +21,10 @@ from __future__ import annotations
 import os
 import select
 import stat
+import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -44,9 +46,11 @@ NEAR_S = 12.0
 GROWN_S = 30.0
 """... and was reached so lately: a program that takes all memory at its start is always near the limit."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S, PAUSE_GROWTH = 0.5, 10.0, 1.3
-BREATH_S = 0.05
+BREATH_S = 0.2
 """Between two readings of the kernel's events: other jobs' programs may fail a thousand times a second."""
 LIMIT_FAILURES, LIMIT_OUTPUTS = 64, 32
+_NOBODY = 0xFFFFFFFF
+"""In an access list (acl(5)): an entry that names no user. Entries are owner, user, group, mask and others."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,8 +102,18 @@ class FailureRecorder(threading.Thread):
         fresh = file.with_name(f"{file.name}.new")
         fresh.unlink(missing_ok=True)
         self._file = file
-        self._log = os.open(fresh, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o400)
-        os.fchown(self._log, selector.uid, -1)
+        self._log = os.open(fresh, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+        # It stays root's: an access list lets the job's user read it, who could write to a file of his own.
+        if selector.uid != os.geteuid():
+            entries = (
+                (0x01, 6, _NOBODY),
+                (0x02, 4, selector.uid),
+                (0x04, 0, _NOBODY),
+                (0x10, 4, _NOBODY),
+                (0x20, 0, _NOBODY),
+            )
+            access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+            os.setxattr(self._log, "system.posix_acl_access", access)
 
         self._opens: OpenWatch | None = None
         with suppress(OSError):  # then the GPU's own counters alone show who is on it
@@ -111,6 +125,7 @@ class FailureRecorder(threading.Thread):
         self._wake_read, self._wake_write = os.pipe()
         self._closing = False
         self._on_gpu: frozenset[int] = frozenset()
+        self._newly_on_gpu: deque[int] = deque()
         self._near: dict[int, tuple[float, float]] = {}
         self._gpu_since: dict[int, float] = {}
         self._outputs: dict[tuple[int, int], _Output] = {}
@@ -130,8 +145,9 @@ class FailureRecorder(threading.Thread):
         near |= {pid: (self._near.get(pid, (now_s,))[0], now_s) for pid, used in known.items() if used >= limit}
         self._near = near
         if memory_bytes.keys() - self._on_gpu:
-            self._on_gpu = frozenset(memory_bytes)
+            self._newly_on_gpu.extend(memory_bytes.keys() - self._on_gpu)
             os.write(self._wake_write, b".")
+        self._on_gpu = frozenset(memory_bytes)
 
     def close(self) -> None:
         """End the thread, and remove the file."""
@@ -144,10 +160,15 @@ class FailureRecorder(threading.Thread):
 
     def run(self) -> None:
         """Record until closed."""
-        poll = select.poll()
+        # What the job has open is to be seen before a program that has come to the GPU ends.
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -5)
+        poll, quiet_poll = select.poll(), select.poll()
         for source in (self._exits, self._opens, self._wake_read):
             if source is not None:
                 poll.register(source, select.POLLIN)
+                if source is not self._exits:
+                    quiet_poll.register(source, select.POLLIN)
         pause_s, next_s = FIRST_PAUSE_S, 0.0
         while not self._closing:
             ready = {descriptor for descriptor, _ in poll.poll(1000 * (LATER_S if self._ended else pause_s))}
@@ -157,14 +178,14 @@ class FailureRecorder(threading.Thread):
             with suppress(OSError):  # a process or its folder that has just gone
                 self.record()
                 if len(self._gpu_since) > known:
-                    pause_s = FIRST_PAUSE_S
+                    pause_s, next_s = FIRST_PAUSE_S, 0.0
                 if time.monotonic() >= next_s:
                     self._measure(self._processes.refresh())
                     pause_s = min(LONGEST_PAUSE_S, pause_s * PAUSE_GROWTH)
                     next_s = time.monotonic() + pause_s
-            # Nothing waits for us, unless a process of the job has just failed.
+            # Who reads the file is answered at once; ends of other jobs' processes wait for each other.
             if ready and not self._ended:
-                time.sleep(BREATH_S)
+                quiet_poll.poll(1000 * BREATH_S)
 
         for watch in (self._exits, self._opens):
             if watch is not None:
@@ -180,14 +201,16 @@ class FailureRecorder(threading.Thread):
         ended = list(self._exits.read())
 
         # Who has opened the GPU and has ended already is the job's if its parent is.
-        fresh = ((opened.users | self._on_gpu) - self._gpu_since.keys()) - {os.getpid()}
+        shown = {self._newly_on_gpu.popleft() for _ in range(len(self._newly_on_gpu))}
+        fresh = (opened.users | shown) - self._gpu_since.keys() - {os.getpid()}
         if fresh:
-            own = self._processes.refresh()
-            fresh &= own | {each.pid for each in ended if each.parent in own}
+            own = self._processes.refresh() | {pid for pid in fresh if self._processes.owns(pid)}
+            starters = own | self._processes.parents()
+            fresh &= own | shown | {each.pid for each in ended if each.parent in starters}
             if fresh:
                 self._measure(own)
             for pid in fresh:
-                self._gpu_since[pid] = now_s if pid in own else 0.0
+                self._gpu_since[pid] = time.monotonic() if pid in own else 0.0
                 self._write(f"gpu {pid}")
 
         for each in ended:

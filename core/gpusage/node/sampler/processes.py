@@ -81,7 +81,7 @@ class JobProcesses:
             # A new fork still has the environment of what started it, so each process is examined twice.
             if pid not in self._own and self._scans[pid] < _SCANS_PER_PROCESS:
                 self._scans[pid] += 1
-                if self._is_own(pid):
+                if self.owns(pid):
                     self._own[pid] = (0.0, 0)
 
         for pid in self._own:
@@ -119,14 +119,8 @@ class JobProcesses:
         """Return the processes that started one of the job's; the manager's own is among them."""
         return frozenset(self._parents.values())
 
-    def is_server(self, pid: int) -> bool:
-        """Return whether *pid* is a server or daemon of MPS, which works for other processes."""
-        # The kernel cuts a process's name to 15 characters.
-        with suppress(OSError):
-            return (self._proc / str(pid) / "comm").read_text().startswith(_SERVER[:15])
-        return False
-
-    def _is_own(self, pid: int) -> bool:
+    def owns(self, pid: int) -> bool:
+        """Return whether *pid* is a process of the job; unknown processes are not."""
         folder = self._proc / str(pid)
         try:
             if folder.stat().st_uid != self._selector.uid:
@@ -140,6 +134,13 @@ class JobProcesses:
         except OSError:  # it has ended, or may not be read by us
             return False
         return self._selector.variable.encode() in variables
+
+    def is_server(self, pid: int) -> bool:
+        """Return whether *pid* is a server or daemon of MPS, which works for other processes."""
+        # The kernel cuts a process's name to 15 characters.
+        with suppress(OSError):
+            return (self._proc / str(pid) / "comm").read_text().startswith(_SERVER[:15])
+        return False
 
     def _group_of(self, folder: Path) -> Path | None:
         """Return the job's cgroup below the mount, if the process in *folder* is in it."""

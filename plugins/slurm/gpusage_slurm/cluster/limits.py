@@ -41,7 +41,6 @@ _ASSOCIATION_COLUMNS = ("Account", "User", "ParentName", "DefaultQOS", "QOS", *_
 
 _READ_AGAIN_S = 60.0
 """slurmdbd takes 0.27 s for 2,500 associations (tried on 22.05), so it is asked less often than slurmctld."""
-_MOST_USERS = 500
 _EXAMPLE_WEIGHT = 100.0
 """Of a GPU, where the site bills none."""
 UNKNOWN = "slurmdbd does not tell which limits on GPUs hold, and a share might lift one"
@@ -167,11 +166,11 @@ def unseen_limits(
     yield from of_qos.values()
     yield from of_accounts.values()
 
-    # A user whom this host does not know may submit from another; and of so many with limits of their own few are left.
+    # slurmctld, on this host, takes no job of a user whom it does not know: such a user may have left.
     for account, user, limit in of_users:
-        uid = _uid(user) if len(of_users) <= _MOST_USERS and account not in of_accounts else None
-        if account not in of_accounts:
-            yield limit if uid is None else replace(limit, scope=f"{limit.scope}{OF_USER}{uid}")
+        uid = None if account in of_accounts else _uid(user)
+        if uid is not None:
+            yield replace(limit, scope=f"{limit.scope}{OF_USER}{uid}")
 
 
 def _add_accounts_below(of_accounts: dict[str, Limit], associations: Iterable[Line]) -> None:
@@ -244,12 +243,16 @@ def _billing(settings: Mapping[str, str], partitions: Sequence[Line], pools: Seq
     return _Billing(counts_shares=counts_shares, gpu_weight=min(weights), remedies=tuple(to_set))
 
 
-_UIDS: dict[str, int] = {}
+_UIDS: dict[str, tuple[int | None, float]] = {}
+"""Of each user the number, and when it was looked up; after a boot the site's directory may come late."""
 
 
 def _uid(user: str) -> int | None:
     """Return the number of *user*, by which job_submit knows who submits; ``None`` for nobody of this host."""
-    if user not in _UIDS:
+    uid, at_s = _UIDS.get(user, (None, 0.0))
+    now_s = time.monotonic()
+    if user not in _UIDS or (uid is None and now_s - at_s > _READ_AGAIN_S):
         with suppress(KeyError):
-            _UIDS[user] = pwd.getpwnam(user).pw_uid
-    return _UIDS.get(user)
+            uid = pwd.getpwnam(user).pw_uid
+        _UIDS[user] = (uid, now_s)
+    return uid

@@ -170,7 +170,8 @@ def limits(name: str, evidence: Evidence) -> Finding:
     verdict = failed if evidence.own.configuration.mode == "enforce" else warned
     if evidence.limits is None:
         todo = "start slurmdbd; run gpusaged as SlurmUser, or give its user AdminLevel=Operator"
-        return verdict(name, f"{UNKNOWN}, so no GPU is shared ({evidence.limits_trouble})", todo)
+        observation = f"{UNKNOWN}, so no GPU is shared unless gpusaged read them earlier"
+        return verdict(name, f"{observation} ({evidence.limits_trouble})", todo)
 
     reasons = [limit.reason for limit in evidence.limits if limit.remedies]
     if not reasons:

@@ -18,7 +18,7 @@ if [ -z "${GPUSAGE_TIMED:-}" ]; then
 fi
 
 # Finds the last failure in a text. Prints "memory" if that is for want of memory on a GPU, "other" if it
-# is a Python traceback of another kind, and nothing if it has none. A program coped with what came before a traceback of
+# is a Python exception of another kind, and nothing if it has none. A program coped with what came before an exception of
 # its own, but not if that speaks of another process that ended: so fail those that started the program or work with it.
 # The words are of the kind, no program's own: that a program on the GPU failed is known from its process.
 classifier='
@@ -39,10 +39,12 @@ line ~ /during handling of the above exception|direct cause of the following exc
 line ~ lacks && line !~ /fallocate|no space left/ && (line !~ host || line ~ /cuda|gpu|device|vram/) {
     verdict = "memory"; unfinished = 0; next
 }
+{ follows = line ~ /process|worker|child|exit ?(code|status)|root cause/ }
 unfinished && line ~ /^[^ \t]/ {
-    if (verdict == "") verdict = line ~ /process|worker|child|exit ?(code|status)|root cause/ && before ? before : "other"
-    unfinished = 0
+    if (verdict == "") verdict = follows && before ? before : "other"
+    unfinished = 0; next
 }
+verdict == "memory" && !follows && line ~ /^[a-z0-9_.]*(error|exception)(:|$)/ { verdict = "other" }
 END { print verdict }
 '
 most_bytes=4194304

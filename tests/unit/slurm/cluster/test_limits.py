@@ -8,7 +8,7 @@ import os
 import pytest
 
 from gpusage_hooks.types import GpuPool
-from gpusage_slurm.cluster.limits import Books, Limit, limits_hold, unseen_limits
+from gpusage_slurm.cluster.limits import _UIDS, Books, Limit, limits_hold, unseen_limits
 
 POOL = GpuPool(gpu="v100", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, partitions=("p",))
 SETTINGS = {
@@ -110,13 +110,14 @@ def test_the_limit_of_an_account_holds_for_those_below_and_a_users_for_that_user
     whose = f"sacctmgr modify user {getpass.getuser()} where account=group"
     assert own.remedies == (f"{whose} set GrpTRES=billing=200",)
     assert [*limits(LAB | {"ParentName": "group"}, GROUP)] == []  # no line of parents is endless
-    unknown = MEMBER | limited | {"User": "nobody of this host"}
-    assert [*limits(LAB, GROUP, unknown)] == ["account=group"]
 
 
-def test_where_hundreds_of_users_have_limits_their_accounts_count_as_limited() -> None:
-    users = [MEMBER | {"User": f"u{number}", "GrpTRES": "gres/gpu=4"} for number in range(501)]
-    assert [*limits(LAB, GROUP, *users)] == ["account=group"]
+def test_a_user_who_left_takes_shares_from_nobody_and_one_whom_the_host_learns_late_is_found() -> None:
+    """Slurmdbd keeps both; slurmctld would take no job of the first."""
+    limited = {"GrpTRES": "gres/gpu=4"}
+    assert limits(LAB, GROUP, MEMBER | limited | {"User": "nobody of this host"}) == {}
+    _UIDS[getpass.getuser()] = (None, float("-inf"))
+    assert [*limits(LAB, GROUP, MEMBER | limited)] == [f"account=group user={os.getuid()}"]
 
 
 def test_an_association_with_one_qos_alone_gives_it_to_jobs_that_name_none() -> None:

@@ -347,11 +347,11 @@ def test_a_node_without_python_has_all_that_it_runs_in_one_folder(tmp_path: Path
         "GPUSAGE_MPS_CONTROL": str(control),
         "GPUSAGE_MPS_FOLDER": str(mps),
         "SLURM_JOB_ID": "7",
-        "CUDA_VISIBLE_DEVICES": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
     }
     subprocess.run([folder / "gpusage_prolog.sh"], env=environment, check=True)
-    assert "-d device=1 ceiling=none" in commands_sent(control)
+    assert "-d device=0 ceiling=none" in commands_sent(control)
     assert (mps / "granted" / "7.json").exists()
     python = subprocess.run([folder / "usage.sh", "python"], check=True, capture_output=True, text=True).stdout
     assert python.strip() == sys.executable  # a node that has it samples; the prolog calls what lies beside it

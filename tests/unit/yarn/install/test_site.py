@@ -92,7 +92,12 @@ def test_the_sampler_of_the_site_stays(site: Site) -> None:
 
 def test_what_a_node_runs_is_a_copy_that_needs_no_package(site: Site, tmp_path: Path) -> None:
     make_edits(plan_installation(site))
-    assert {path.name for path in site.libexec.iterdir()} == {"gpusage-mps", "probe.py", "gpusage-python"}
+    assert {path.name for path in site.libexec.iterdir()} == {
+        "gpusage-mps",
+        "gpusage-wall",
+        "probe.py",
+        "gpusage-python",
+    }
     assert all(os.access(path, os.X_OK) for path in site.libexec.iterdir())
     command = [str(site.libexec / "gpusage-python"), "json.tool", "--help"]
     assert "usage" in subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,0 +1,163 @@
+"""What the node records of a job's failed processes on the GPU, told by this machine's own kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ends import sees_ends
+from gpusage.node.sampler import failures
+from gpusage.node.sampler.failures import GROWN_S, LAST_WORDS_S, FailureRecorder
+from gpusage.node.sampler.processes import ProcessSelector
+from gpusage_hooks.types import Allocation
+from waiting import LIMIT_S, wait_until
+
+pytestmark = pytest.mark.skipif(not sees_ends(), reason="the kernel does not tell this user how processes end")
+
+ON_GPU = """import os, sys, time
+device = open('gpu/nvidia0')
+while 'MY_JOB' in os.environ and f'gpu {os.getpid()}\\n' not in open('ends').read(): time.sleep(0.02)
+"""
+"""What a program on the GPU does first. CUDA takes longer to start than a busy machine takes to note it."""
+CAP = Allocation(memory_limit_bytes=1000, limited_by="cap")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job on a node; its programs run in *folder*."""
+
+    folder: Path
+    recorder: FailureRecorder
+
+    def start(self, code: str, output: int = subprocess.DEVNULL, *, of_job: bool = True) -> subprocess.Popen[bytes]:
+        """Start a Python program of the job."""
+        environment = {"MY_JOB": "7"} if of_job else {}
+        command = [sys.executable, "-IS", "-c", code]
+        return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=output, stderr=output)
+
+    def run(self, code: str, output: int = subprocess.DEVNULL, *, of_job: bool = True) -> int:
+        """Run a program to its end, and return its number."""
+        program = self.start(code, output, of_job=of_job)
+        program.wait(LIMIT_S)
+        return program.pid
+
+    def lines(self) -> list[str]:
+        """Return what was recorded so far, as a job's task epilog reads it."""
+        ends = self.folder / "ends"
+        reader = subprocess.Popen(["cat", ends], stdout=subprocess.DEVNULL)
+        reader.wait(LIMIT_S)
+        wait_until(lambda: f"read {reader.pid}" in ends.read_text().splitlines())
+        return [line for line in ends.read_text().splitlines() if not line.startswith("read ")]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    devices = tmp_path / "gpu"
+    devices.mkdir()
+    (devices / "nvidia0").write_text("")
+    selector = ProcessSelector(variable="MY_JOB=7", cgroup="", uid=os.geteuid())
+    recorder = FailureRecorder(tmp_path / "ends", selector, devices)
+    recorder.start()
+    yield Job(tmp_path, recorder)
+    recorder.close()
+    assert not (tmp_path / "ends").exists()
+
+
+def test_a_failed_process_on_the_gpu_is_recorded_with_its_last_words(job: Job) -> None:
+    with (job.folder / "log").open("wb") as log:
+        log.write(b"of before\n")
+        log.flush()
+        pid = job.run(ON_GPU + "print('last words', flush=True); sys.exit(3)", log.fileno())
+    output = f"output {pid} 10 21 21 own {job.folder}/log"
+    assert job.lines() == [f"gpu {pid}", output, f"failed {pid} {3 << 8} far"]
+
+
+def test_a_signal_is_an_end_too(job: Job) -> None:
+    pid = job.run(ON_GPU + "os.kill(os.getpid(), 9)")
+    assert job.lines() == [f"gpu {pid}", f"failed {pid} 9 far"]
+
+
+def test_neither_success_nor_a_process_off_the_gpu_nor_another_job_is_a_failure(job: Job) -> None:
+    pid = job.run(ON_GPU)
+    job.run("raise SystemExit(1)")
+    job.run(ON_GPU + "sys.exit(1)", of_job=False)
+    assert job.lines() == [f"gpu {pid}"]
+
+
+def test_a_process_that_only_the_counters_show_counts(job: Job) -> None:
+    program = job.start("import time; time.sleep(1); raise SystemExit(1)")
+    job.recorder.note_memory({program.pid: 5}, CAP)
+    program.wait(LIMIT_S)
+    assert job.lines() == [f"gpu {program.pid}", f"failed {program.pid} 256 far"]
+
+
+def test_a_file_to_which_another_process_appends_is_not_named(job: Job) -> None:
+    with (job.folder / "log").open("ab") as log:
+        other = job.start("import time; time.sleep(60)", log.fileno(), of_job=False)
+        pid = job.run(ON_GPU + "print('words'); sys.exit(1)", log.fileno())
+        with_other = job.lines()
+        other.kill()
+        other.wait(LIMIT_S)
+        second = job.run(ON_GPU + "print('words'); sys.exit(1)", log.fileno())
+    assert with_other == [f"gpu {pid}", f"failed {pid} 256 far"]
+    # The test has the file open as well, and started the job's processes, as slurmstepd does.
+    assert f"output {second} 6 12 12 appended {job.folder}/log" in job.lines()
+
+
+@pytest.mark.parametrize(
+    ("granted", "use", "expected"),
+    [
+        pytest.param(CAP, (960, 10), "near", id="its cap"),
+        pytest.param(CAP, (500, 480), "far", id="caps hold for each alone"),
+        pytest.param(Allocation(memory_limit_bytes=1000, limited_by="wall"), (500, 480), "near", id="a wall for all"),
+        pytest.param(Allocation(), (960, 960), "far", id="no limit"),
+    ],
+)
+def test_use_near_the_limit_is_noted(job: Job, granted: Allocation, use: tuple[int, int], expected: str) -> None:
+    program = job.start(ON_GPU + "time.sleep(0.3); sys.exit(1)")
+    other = job.start(ON_GPU)
+    job.recorder.note_memory({program.pid: use[0], other.pid: use[1]}, granted)
+    program.wait(LIMIT_S)
+    other.wait(LIMIT_S)
+    assert f"failed {program.pid} 256 {expected}" in job.lines()
+
+
+def test_a_program_that_was_always_near_its_limit_is_not_near(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes all memory at its start, and fails for another reason."""
+    program = job.start(ON_GPU + "sys.stdin.read(); sys.exit(1)")
+    now_s = time.monotonic
+    monkeypatch.setattr(failures.time, "monotonic", lambda: now_s() - GROWN_S - 1)
+    job.recorder.note_memory({program.pid: 960}, CAP)
+    monkeypatch.undo()
+    job.recorder.note_memory({program.pid: 960}, CAP)
+    program.wait(LIMIT_S)
+    assert f"failed {program.pid} 256 far" in job.lines()
+
+
+def test_what_was_written_long_ago_does_not_count() -> None:
+    output = failures._Output(descriptor=os.open("/proc/self/exe", os.O_PATH), path="x", appends=True)
+    output.sizes.extend([(0.0, 10), (20.0, 20), (30.0, 30)])
+    output.measure(LAST_WORDS_S + 25.0)
+    assert [at_s for at_s, _ in output.sizes] == [20.0, 30.0, LAST_WORDS_S + 25.0]
+    assert (output.size_at(25.0), output.size_at(30.0), output.size_at(0.0)) == (20, 30, 20)
+    os.close(output.descriptor)
+
+
+def test_only_the_jobs_user_may_read_the_file_and_only_root_may_write_it(tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    selector = ProcessSelector(variable="MY_JOB=7", cgroup="", uid=65534)
+    recorder = FailureRecorder(tmp_path / "ends", selector, tmp_path)
+    recorder.start()
+    checks = {65534: "test -r ends && ! test -w ends", 65533: "! test -r ends"}
+    for uid, check in checks.items():
+        subprocess.run(["sh", "-c", check], cwd=tmp_path, user=uid, group=uid, extra_groups=[], check=True)
+    assert (tmp_path / "ends").stat().st_uid == 0
+    recorder.close()
