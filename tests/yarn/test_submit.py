@@ -105,6 +105,7 @@ def test_a_small_model_gets_a_share_and_sees_no_more(cluster: Sandbox) -> None:
     assert masters.variable(output, "GPUSAGE_SHARE") == str(plan["share"])
     caps = {f"0={memory_cap_bytes(gpu.memory_bytes, plan['share']) // MIB}M" for gpu in GPUS}
     assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") in caps
+    assert masters.variable(output, "XLA_PYTHON_CLIENT_PREALLOCATE") == "false"
     assert f"gpusage: yarn.io/gpu: 1 -> {document['after']} | assumed precision=fp32 | a quarter of a " in done.stderr
 
 

@@ -114,6 +114,7 @@ def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Alloc
         share_percent=share_percent,
         thread_percent=int(percent) if percent.isdecimal() else None,
         memory_limit_bytes=limit_bytes(limits.get(LIMIT_VARIABLE)),
+        limited_by="cap" if limits.get(LIMIT_VARIABLE) else "none",
     )
 
     if PIPE_VARIABLE not in limits:

@@ -12,7 +12,9 @@ from gpusage_hooks.units import MIB
 from gpusage_yarn.usage.node import read_allocation
 from mps import driver_in
 
-ALLOCATION = Allocation(division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=512 * MIB)
+ALLOCATION = Allocation(
+    division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=512 * MIB, limited_by="cap"
+)
 
 
 @pytest.fixture

@@ -286,6 +286,10 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     Map<String, String> environment = container.getLaunchContext().getEnvironment();
     removeMpsVariables(environment);
     environment.putAll(variables);
+    if (variables.containsKey("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")) { // JAX and TensorFlow would take a part of the whole GPU, whose size they see
+      environment.putIfAbsent("XLA_PYTHON_CLIENT_PREALLOCATE", "false");
+      environment.putIfAbsent("TF_FORCE_GPU_ALLOW_GROWTH", "true");
+    }
   }
 
   /** Return the variables that hold a container to its share; none where it runs as another user, whose MPS server a client of ours would keep away. */
