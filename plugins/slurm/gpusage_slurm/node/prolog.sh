@@ -21,8 +21,11 @@ if [ -z "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || [ ! -x "$program" ]; then
     exit 0
 fi
 
-# slurmctld may be away, and the job's start waits for this script; a busy one answers within its MessageTimeout.
-ask() { timeout -k 1 10 "$@" 2>/dev/null; }
+# slurmctld may be away, and the job's start waits for this script: 20 seconds for all that is asked.
+ask() {
+    seconds=$((asked_until - $(date +%s)))
+    [ "$seconds" -gt 0 ] && timeout -k 1 "$seconds" "$@" 2>/dev/null
+}
 
 # Print the MPS units of a whole GPU of a node with this Gres.
 units_per_gpu() {
@@ -41,8 +44,10 @@ units_per_gpu() {
 # it gets its whole GPU, so that it does not wait for long. What its user wrote stays: the nodes that it excludes, its
 # constraint, and that it must not be requeued.
 turn_back() {
-    # Commands of a site's own Slurm lie beside its slurm.conf; a prolog has no PATH.
-    PATH=${PATH:-/usr/bin:/bin}:$(dirname "$(dirname "${SLURM_CONF:-/usr/bin/none}")")/bin:/usr/local/bin:/opt/slurm/bin
+    # Commands of a site's own Slurm lie beside its slurmd or slurm.conf; a prolog has no PATH.
+    PATH=${PATH:-/usr/bin:/bin}:$(dirname "$(readlink -f "/proc/$PPID/exe")")/../bin
+    PATH=$PATH:$(dirname "$(dirname "${SLURM_CONF:-/usr/bin/none}")")/bin:/usr/local/bin:/opt/slurm/bin
+    asked_until=$(($(date +%s) + 20))
     unset SLURM_TIME_FORMAT SLURM_CLUSTERS
     export PATH SQUEUE_LOCAL=1 SINFO_LOCAL=1
     node=$SLURMD_NODENAME
@@ -159,8 +164,11 @@ turned=
 enter
 if [ $? = 3 ]; then
     turn_back
-    # Without those whose epilog never came; or beside them, as it must run.
-    [ -n "$turned" ] || enter || GPUSAGE_BESIDE=yes "$program" enter "$SLURM_JOB_ID" </dev/null >/dev/null 2>&1
+    # Without those whose epilog never came; or beside the others, as it must run.
+    if [ -z "$turned" ]; then
+        enter
+        [ $? != 3 ] || GPUSAGE_BESIDE=yes "$program" enter "$SLURM_JOB_ID" </dev/null >/dev/null 2>&1
+    fi
 fi
 [ -n "$turned" ] || sample
 exit 0
