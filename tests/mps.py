@@ -45,6 +45,8 @@ def waiting_for_cgroups(folder: Path) -> list[int]:
 
     def waits(process: Path) -> bool:
         try:
+            if os.getsid(int(process.name)) != int(process.name):
+                return False  # a shell below it
             return b"\0wall\0" in (process / "cmdline").read_bytes() and mark in (process / "environ").read_bytes()
         except OSError:  # it has just ended
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -53,9 +54,9 @@ def output(sandbox: Sandbox, job: str) -> list[str]:
 def test_a_share_beside_another_users_starts_elsewhere_and_else_is_whole(sandbox: Sandbox) -> None:
     """Nobody sees the first start: not its program, nor who waits for the job; what its user wrote stays."""
     mps = sandbox.layout.state / "mps"
-    gone = mps / "v100-1" / "gpu-0" / "users" / "999999"  # of a job whose epilog never came
+    gone = mps / "v100-1" / "users" / "0" / "999999"  # of a job whose epilog never came
     gone.parent.mkdir(parents=True)
-    gone.write_text(f"{CARL}\n")
+    gone.write_text(f"{CARL} {Path('/proc/sys/kernel/random/boot_id').read_text()}")
     release(sandbox, ada := shared(sandbox, ADA))
     assert wait_for_state(sandbox, ada, "RUNNING")["NodeList"] == "v100-1"
     wait_until(lambda: not gone.exists())  # slurmctld calls a job running before its prolog ends

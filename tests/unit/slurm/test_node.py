@@ -134,8 +134,8 @@ def test_a_control_command_that_knows_no_multiuser_server_serves_one_user(node: 
 
 def test_a_daemon_that_another_users_jobs_left_behind_is_stopped(node: Node) -> None:
     node.prolog(7, user=1000)
-    for folder in ("jobs", "users"):
-        (node.root / "gpu-0" / folder / "7").unlink()  # its epilog could not get the lock
+    (node.root / "gpu-0" / "jobs" / "7").unlink()  # its epilog could not get the lock
+    (node.root / "users" / "0" / "7").unlink()
     node.prolog(8, user=1001)
     assert not node.serves(8)
     assert not node.runs()
@@ -730,7 +730,7 @@ def test_a_daemon_that_hangs_is_left_alone_and_costs_a_job_its_mps_alone(node: N
 def test_another_users_job_is_told_so(node: Node) -> None:
     node.prolog(7, user=1000)
     node.prolog(8, user=1001)
-    assert node.granted(8) == Allocation(share_percent=40, trouble="another user's job has a part of the GPU")
+    assert node.granted(8) == Allocation(share_percent=40, trouble="the MPS daemon of the GPU serves another user")
 
 
 def test_a_daemon_that_an_earlier_release_started_is_used(node: Node) -> None:

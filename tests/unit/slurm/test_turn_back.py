@@ -11,11 +11,12 @@ from gpusage_slurm.install.node_scripts import PROLOG
 
 COMMAND = r"""#!/bin/sh
 case "${0##*/} $*" in
+    squeue*%t*) printf '%s\n' "$HERE" ;;
     squeue*%U*) printf '12 1001 n1 gres:mps:50\n13 1002 n2 gres:mps:25\n14 1000 n3 gres:mps:25\n' ;;
     squeue*%F*) echo "20|18|3|$HELD||$EXCLUDED|(v100|a100)&ib" ;;
     squeue*-O*) printf '20              %s   %s\n' "$REQUEUE" "$MARK" ;;
     sinfo*) for node in n1 n2 n3; do echo "$node v100,ib gpu:v100:4(S:0),mps:v100:400(S:0) 64 1000"; done ;;
-    "scontrol show"*) printf 'n2\nn3\n' ;;
+    "scontrol show"*) printf '%s\n' ${SHOWN:-n2 n3} ;;
     *) echo "$*" >>"$(dirname "$0")/told" ;;
 esac
 """
@@ -28,13 +29,14 @@ def told(folder: Path, **environment: str) -> list[str]:
     for name in ("squeue", "sinfo", "scontrol"):
         (folder / name).write_text(COMMAND)
         (folder / name).chmod(0o755)
-    users = folder / "mps" / "gpu-0" / "users"
+    users = folder / "mps" / "users" / "0"
     users.mkdir(parents=True)
-    (users / "12").write_text("1001\n")
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    (users / "12").write_text(f"1001 {boot}")
     job = {"SLURM_JOB_ID": "20", "SLURM_JOB_UID": "1000", "SLURM_JOB_PARTITION": "gpu", "SLURMD_NODENAME": "n1"}
     share = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
     own = {"PATH": f"{folder}:/usr/bin:/bin", "GPUSAGE_MPS_FOLDER": str(folder / "mps")}
-    usual = {"MARK": MARK, "HELD": "gres/mps:40,gres/lic:1", "EXCLUDED": "", "REQUEUE": "1"}
+    usual = {"MARK": MARK, "HELD": "gres/mps:40,gres/lic:1", "EXCLUDED": "", "REQUEUE": "1", "HERE": "12 SI"}
     subprocess.run(["sh", PROLOG.path], check=True, env=own | job | share | usual | environment)
     lines = folder / "told"
     assert (folder / "mps" / "granted" / "20.back").exists() == lines.exists()  # the task prolog waits for its end
@@ -58,15 +60,24 @@ def test_its_fourth_start_is_on_a_whole_gpu_of_any_type(tmp_path: Path, held: st
     assert told(tmp_path, HELD=held, SLURM_JOB_RESTART_COUNT="3") == [
         f"update JobId=18_3 AdminComment=site; gpusage 0123456789ab BACK gres/mps:40 -> gres/{gpu} | {MET}; cheap; ok",
         "requeue 18_3",
-        f"update JobId=18_3 ExcNodeList= StartTime=now+10 Requeue=1 Features=ib Gres={gpu},lic:1",
+        "update JobId=18_3 ExcNodeList= StartTime=now+10 Requeue=1",
+        f"update JobId=18_3 Gres={gpu},lic:1 Features=ib",
     ]
 
 
 def test_where_no_node_like_this_one_is_left_it_is_whole_at_once(tmp_path: Path) -> None:
     """The user excludes n3; n2, which gpusage had added, may run it again."""
     mark = MARK.replace("constraint (v100|a100)&ib", "avoid n2, prefer v100")
-    last = told(tmp_path, MARK=mark, EXCLUDED="n[2-3]")[-1]
-    assert last == "update JobId=18_3 ExcNodeList=n3 StartTime=now+10 Requeue=1 Prefer= Gres=gpu:1,lic:1"
+    assert told(tmp_path, MARK=mark, EXCLUDED="n[2-3]")[-2:] == [
+        "update JobId=18_3 ExcNodeList=n3 StartTime=now+10 Requeue=1",
+        "update JobId=18_3 Gres=gpu:1,lic:1 Prefer=",
+    ]
+
+
+def test_a_node_that_its_user_excludes_stays_the_users(tmp_path: Path) -> None:
+    """Where a stranger's share runs on it as well: n2."""
+    assert ", avoid n1, constraint" in (lines := told(tmp_path, EXCLUDED="n2", SHOWN="n2"))[0]
+    assert lines[-1] == "update JobId=18_3 ExcNodeList=n2,n1 StartTime=now+2 Requeue=1"
 
 
 @pytest.mark.parametrize(
@@ -74,8 +85,13 @@ def test_where_no_node_like_this_one_is_left_it_is_whole_at_once(tmp_path: Path)
     [
         {"GPUSAGE_ACROSS_USERS": "yes"},
         {"MARK": "gpusage 0123456789ab KEEP gres/mps:40 | it asks for mps itself"},
-        {"SLURMD_NODENAME": "n3"},  # where job 12 does not run any more: its epilog never came
+        {"HERE": "12 CD"},  # its epilog never came
+        {"SLURM_JOB_RESTART_COUNT": "8"},  # slurmctld refuses what it needs
     ],
 )
 def test_a_job_that_is_not_ours_or_meets_nobody_starts(tmp_path: Path, change: dict[str, str]) -> None:
     assert told(tmp_path, **change) == []
+    assert (
+        (tmp_path / "mps" / "users" / "0" / "20").read_text().startswith("1000 ")
+    )  # so that the next stranger meets it
+    assert (tmp_path / "mps" / "users" / "0" / "12").exists() == (change.get("HERE") != "12 CD")

@@ -44,7 +44,7 @@ _FILTER = b"".join(
     )
 )
 """Classic BPF that keeps the ends of whole processes with a status that is not 0: (code, then, else, operand) each."""
-_ANSWERED_AT = 28
+_ANSWER_AT = 28
 """Offset of a number that the kernel increases in its answer."""
 
 _FAN_CLOEXEC, _FAN_NONBLOCK, _FAN_REPORT_FID = 0x1, 0x2, 0x200
@@ -154,14 +154,14 @@ class ExitWatch:
             self._socket.send(struct.pack("=IHHII", 16 + len(body), _NLMSG_DONE, 0, 0, 0) + body)
 
             # The kernel answers with an event of no kind and an error number; in a container it is silent.
-            event, answered, error = _EXIT_EVENT, 0, 0
-            while event != _NO_EVENT or answered != number + 1:
+            event, answer_number, error = _EXIT_EVENT, 0, 0
+            while event != _NO_EVENT or answer_number != number + 1:
                 if not select.select([self._socket], [], [], _ANSWER_S)[0]:
                     message = "the kernel tells no ends of processes here"
                     raise OSError(message)
                 answer = self._socket.recv(256)
-                event, answered, error = (
-                    struct.unpack_from("=I", answer, offset)[0] for offset in (_EVENT_AT, _ANSWERED_AT, _PID_AT)
+                event, answer_number, error = (
+                    struct.unpack_from("=I", answer, offset)[0] for offset in (_EVENT_AT, _ANSWER_AT, _PID_AT)
                 )
             if error:
                 raise OSError(error, os.strerror(error))

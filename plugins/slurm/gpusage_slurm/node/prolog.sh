@@ -21,8 +21,11 @@ if [ -z "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || [ ! -x "$program" ]; then
     exit 0
 fi
 
-# slurmctld may be away, and the job's start waits for this script.
-ask() { timeout -k 1 2 "$@" 2>/dev/null; }
+# slurmctld may be away, and the job's start waits for this script: 20 seconds for all that is asked.
+ask() {
+    seconds=$((asked_until - $(date +%s)))
+    [ "$seconds" -gt 0 ] && timeout -k 1 "$seconds" "$@" 2>/dev/null
+}
 
 # Print the MPS units of a whole GPU of a node with this Gres.
 units_per_gpu() {
@@ -41,19 +44,24 @@ units_per_gpu() {
 # it gets its whole GPU, so that it does not wait for long. What its user wrote stays: the nodes that it excludes, its
 # constraint, and that it must not be requeued.
 turn_back() {
-    # Commands of a site's own Slurm lie beside its slurm.conf; a prolog has no PATH.
-    PATH=${PATH:-/usr/bin:/bin}:$(dirname "$(dirname "${SLURM_CONF:-/usr/bin/none}")")/bin:/usr/local/bin:/opt/slurm/bin
+    # Commands of a site's own Slurm lie beside its slurmd or slurm.conf; a prolog has no PATH.
+    PATH=${PATH:-/usr/bin:/bin}:$(dirname "$(readlink -f "/proc/$PPID/exe")")/../bin
+    PATH=$PATH:$(dirname "$(dirname "${SLURM_CONF:-/usr/bin/none}")")/bin:/usr/local/bin:/opt/slurm/bin
+    asked_until=$(($(date +%s) + 20))
     unset SLURM_TIME_FORMAT SLURM_CLUSTERS
     export PATH SQUEUE_LOCAL=1 SINFO_LOCAL=1
     node=$SLURMD_NODENAME
 
     # A job whose epilog never came is not there any more. If all of them are such, the GPU has nobody.
-    running=$(ask squeue -ha -t R,S,CF,CG -o "%A %U %N %b") || return
+    present=$(ask squeue -ha -t all -w "$node" -o "%A %t") || return
+    present=$(echo "$present" | grep -vE " (PD|CD|CA|F|TO|NF|PR|BF|DL|OOM|RV)$" | cut -d " " -f 1)
     met=
     while read -r each; do
-        if echo "$running" | grep -q "^$each [0-9]* $node "; then met=$each; else "$program" leave "$each" </dev/null >/dev/null 2>&1; fi
+        if echo "$present" | grep -qx "$each"; then met=$each; else "$program" leave "$each" </dev/null >/dev/null 2>&1; fi
     done <"$root/granted/$job.met"
     [ -n "$met" ] || return
+    # A whole GPU that slurmctld refuses must not keep the job from running.
+    [ "${SLURM_JOB_RESTART_COUNT:-0}" -lt 8 ] || return
 
     # Columns without any text of a user's.
     row=$(ask squeue -ha -t all -j "$job" -o "%A|%F|%K|%b|%n|%x|%f" | grep "^$job|") || return
@@ -92,13 +100,14 @@ END
 
     # Nodes that surely may run it are like this one. Beside a share that leaves it no room it cannot start.
     mine=${share#mps:} units=$((mine * 100 / CUDA_MPS_ACTIVE_THREAD_PERCENTAGE))
+    running=$(ask squeue -ha -t R,S,CF,CG -o "%A %U %N %b") || return
     kinds=$(ask sinfo -hN -t idle,mix,alloc -p "$SLURM_JOB_PARTITION" -o "%N %f %G %c %m") || return
     kind=$(echo "$kinds" | sed -n "s/^$node //p" | head -n 1)
     strange=$(echo "$running" | awk -v user="$SLURM_JOB_UID" -v room=$((units - mine)) '
         $2 != user && $4 ~ /mps:[0-9]+/ { count = $4; sub(/.*mps:/, "", count); if (count + 0 <= room) print $3 }' | sort -u)
     left=$(echo "$kinds" | sed -n "s|^\([^ ]*\) $kind\$|\1|p" | grep -vxF "$node" | grep -vxF "$strange" |
         grep -cvxF "$(echo "$own" | tr , '\n')")
-    avoided=$(echo "$node $strange" | tr ' ' '\n' | grep . | sort -u | paste -sd , -)
+    avoided=$(echo "$node $strange" | tr ' ' '\n' | grep . | sort -u | grep -vxF "$(echo "$own" | tr , '\n')" | paste -sd , -)
     reason="it would have started beside job $met of another user on $node"
 
     gres= settings=
@@ -133,9 +142,13 @@ END
         return
     }
     turned=yes
-    set -- "JobId=$job" "ExcNodeList=$own${own:+${avoided:+,}}$avoided" "StartTime=$start" "Requeue=$requeue" \
-        ${settings:+"$settings"} ${gres:+"Gres=$(echo "$resources" | tr , '\n' | sed "s/^$share\$/$gres/" | paste -sd , -)"}
+    set -- "JobId=$job" "ExcNodeList=$own${own:+${avoided:+,}}$avoided" "StartTime=$start" "Requeue=$requeue"
     ask scontrol update "$@" || ask scontrol update "$@" || ask scontrol update "$@"
+    [ -z "$gres" ] || {
+        gres=$(echo "$resources" | tr , '\n' | sed "s/^$share\$/$gres/" | paste -sd , -)
+        set -- "JobId=$job" "Gres=$gres" ${settings:+"$settings"}
+        ask scontrol update "$@" || ask scontrol update "$@"
+    }
 }
 
 # A job with a latency limit gets SMs of its own where the node's MPS can give them. Its user's comment has the limit.
@@ -146,13 +159,16 @@ esac
 export GPUSAGE_DIVISION="${GPUSAGE_DIVISION:-percentage}" GPUSAGE_PRIORITY
 export GPUSAGE_GPU="${CUDA_VISIBLE_DEVICES:-}" GPUSAGE_USER="${SLURM_JOB_UID:-0}" GPUSAGE_GROUP="${SLURM_JOB_GID:-}"
 export GPUSAGE_SHARE_PERCENT="$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" GPUSAGE_LIMIT_S="${GPUSAGE_PROLOG_LIMIT_S:-8}"
-enter() { "$program" enter "${SLURM_JOB_ID:-}" </dev/null >/dev/null 2>&1; }
+enter() { "$program" enter "$SLURM_JOB_ID" </dev/null >/dev/null 2>&1; }
 turned=
 enter
 if [ $? = 3 ]; then
     turn_back
-    # Without those whose epilog never came.
-    [ -n "$turned" ] || [ -n "${met:-}" ] || enter
+    # Without those whose epilog never came; or beside the others, as it must run.
+    if [ -z "$turned" ]; then
+        enter
+        [ $? != 3 ] || GPUSAGE_BESIDE=yes "$program" enter "$SLURM_JOB_ID" </dev/null >/dev/null 2>&1
+    fi
 fi
 [ -n "$turned" ] || sample
 exit 0
