@@ -67,6 +67,10 @@ MISSES = (
     Form("torchrun", "python3 -c 'import subprocess, sys\nstatus = subprocess.run(sys.argv[1:]).returncode\n"
          "if status: raise RuntimeError(f\"ChildFailedError: exitcode {status}\")' $TRAIN 'allocate()'", short=True),
     Form("in the background", "$TRAIN 'allocate()' & wait"),
+    Form("a smaller batch as well", "$TRAIN 'allocate()' || $TRAIN 'allocate()'", short=True),
+    Form("one of two ranks", "$TRAIN 'open(\"up-\" + os.environ[\"SLURM_JOB_ID\"], \"w\"); time.sleep(300)' & rank=$!\n"
+         "until [ -e up-$SLURM_JOB_ID ]; do sleep 0.1; done\n"
+         "$TRAIN 'allocate()'; status=$?; kill $rank; wait; exit $status"),
     Form("vLLM", "$TRAIN 'if share: raise ValueError(\"No available memory for the cache blocks.\")'", short=True),
     Form("llama.cpp", f"$TRAIN 'lack(\"\"\"{LLAMA}\"\"\")'", short=True),
     Form("ONNX Runtime", "$TRAIN 'allocate(\"Failed to allocate memory for requested buffer of size 1073741824\")'"),
@@ -88,6 +92,18 @@ ORDINARY = (
     Form("caught, then another error", f"$TRAIN '{CAUGHT}raise ValueError(3)'", short=True),
     Form("caught, then an exception's line alone", f"$TRAIN '{CAUGHT}sys.exit(\"ValueError: no such label\")'"),
     Form("caught, then completed", f"$TRAIN '{CAUGHT}'", short=True),
+    Form("coped by a smaller batch", "$TRAIN 'allocate()' || $TRAIN ''", short=True),
+    Form("a smaller batch fails otherwise", "$TRAIN 'allocate()' || $TRAIN 'raise ValueError(4)'"),
+    Form("a trial of a sweep", "$TRAIN 'over = \"over-\" + os.environ[\"SLURM_JOB_ID\"]\n"
+         "while not os.path.exists(over): time.sleep(0.1)' &\n"
+         "$TRAIN 'allocate()'; touch over-$SLURM_JOB_ID; wait", short=True),
+    Form("a trial of a sweep that fails", "$TRAIN 'allocate()'; $TRAIN ''; exit 1"),
+    Form("retries, then an error", "$TRAIN 'print(\"CUDA out of memory, retrying with batch 16\", flush=True)\n"
+         "sys.exit(\"Error: --resume needs a checkpoint\")'"),
+    Form("retries, then another program's words", "$TRAIN 'print(\"CUDA out of memory, retrying\", flush=True)\n"
+         "sys.exit(\"cannot open labels.csv\")'"),
+    Form("settings that are printed", "$TRAIN 'print(\"on_out_of_memory: raise\", flush=True)\n"
+         "sys.exit(\"dataset not found\")'", short=True),
     Form("caught, then another program fails", f"$TRAIN '{CAUGHT}'; cp $TRAIN /nowhere/at/all", short=True),
     Form("caught long ago", f"$TRAIN '{CAUGHT}time.sleep(45); sys.exit(3)'"),
     Form("killed for the host's memory", "$TRAIN 'os.kill(os.getpid(), 9)'; exit 137"),

@@ -49,12 +49,13 @@ class Job:
         return program.pid
 
     def lines(self) -> list[str]:
-        """Return what was recorded so far, as a job's task epilog reads it."""
+        """Return what was recorded so far, without times, as a job's task epilog reads it."""
         ends = self.folder / "ends"
         reader = subprocess.Popen(["cat", ends], stdout=subprocess.DEVNULL)
         reader.wait(LIMIT_S)
         wait_until(lambda: f"read {reader.pid}" in ends.read_text().splitlines())
-        return [line for line in ends.read_text().splitlines() if not line.startswith("read ")]
+        lines = [line for line in ends.read_text().splitlines() if not line.startswith("read ")]
+        return [" ".join(line.split()[:3]) if line.startswith("failed ") else line for line in lines]
 
 
 @pytest.fixture
@@ -76,26 +77,35 @@ def test_a_failed_process_on_the_gpu_is_recorded_with_its_last_words(job: Job) -
         log.flush()
         pid = job.run(ON_GPU + "print('last words', flush=True); sys.exit(3)", log.fileno())
     output = f"output {pid} 10 21 21 own {job.folder}/log"
-    assert job.lines() == [f"gpu {pid}", output, f"failed {pid} {3 << 8} far"]
+    assert job.lines() == [f"gpu {pid}", f"failed {pid} {3 << 8}", output]
 
 
 def test_a_signal_is_an_end_too(job: Job) -> None:
     pid = job.run(ON_GPU + "os.kill(os.getpid(), 9)")
-    assert job.lines() == [f"gpu {pid}", f"failed {pid} 9 far"]
+    assert job.lines() == [f"gpu {pid}", f"failed {pid} 9"]
 
 
 def test_neither_success_nor_a_process_off_the_gpu_nor_another_job_is_a_failure(job: Job) -> None:
     pid = job.run(ON_GPU)
     job.run("raise SystemExit(1)")
     job.run(ON_GPU + "sys.exit(1)", of_job=False)
-    assert job.lines() == [f"gpu {pid}"]
+    assert job.lines() == [f"gpu {pid}", f"well {pid}"]
+
+
+def test_who_outlives_a_failure_is_known(job: Job) -> None:
+    longer = job.start(ON_GPU + "time.sleep(1.5)")
+    wait_until(lambda: f"gpu {longer.pid}" in job.lines())
+    pid = job.run(ON_GPU + "sys.exit(1)")
+    longer.wait(LIMIT_S)
+    lines = [f"gpu {longer.pid}", f"gpu {pid}", f"failed {pid} 256", f"well {longer.pid}"]
+    assert [line for line in job.lines() if not line.startswith("output")] == lines
 
 
 def test_a_process_that_only_the_counters_show_counts(job: Job) -> None:
     program = job.start("import time; time.sleep(1); raise SystemExit(1)")
     job.recorder.note_memory({program.pid: 5}, CAP)
     program.wait(LIMIT_S)
-    assert job.lines() == [f"gpu {program.pid}", f"failed {program.pid} 256 far"]
+    assert job.lines() == [f"gpu {program.pid}", f"failed {program.pid} 256"]
 
 
 def test_a_file_to_which_another_process_appends_is_not_named(job: Job) -> None:
@@ -106,7 +116,7 @@ def test_a_file_to_which_another_process_appends_is_not_named(job: Job) -> None:
         other.kill()
         other.wait(LIMIT_S)
         second = job.run(ON_GPU + "print('words'); sys.exit(1)", log.fileno())
-    assert with_other == [f"gpu {pid}", f"failed {pid} 256 far"]
+    assert with_other == [f"gpu {pid}", f"failed {pid} 256"]
     # The test has the file open as well, and started the job's processes, as slurmstepd does.
     assert f"output {second} 6 12 12 appended {job.folder}/log" in job.lines()
 
@@ -114,19 +124,28 @@ def test_a_file_to_which_another_process_appends_is_not_named(job: Job) -> None:
 @pytest.mark.parametrize(
     ("granted", "use", "expected"),
     [
-        pytest.param(CAP, (960, 10), "near", id="its cap"),
-        pytest.param(CAP, (500, 480), "far", id="caps hold for each alone"),
-        pytest.param(Allocation(memory_limit_bytes=1000, limited_by="wall"), (500, 480), "near", id="a wall for all"),
-        pytest.param(Allocation(), (960, 960), "far", id="no limit"),
+        pytest.param(CAP, (960, 10), True, id="its cap"),
+        pytest.param(CAP, (500, 480), False, id="caps hold for each alone"),
+        pytest.param(Allocation(memory_limit_bytes=1000, limited_by="wall"), (500, 480), True, id="a wall for all"),
+        pytest.param(Allocation(), (960, 960), False, id="no limit"),
     ],
 )
-def test_use_near_the_limit_is_noted(job: Job, granted: Allocation, use: tuple[int, int], expected: str) -> None:
+def test_use_near_the_limit_is_noted(job: Job, granted: Allocation, use: tuple[int, int], expected: bool) -> None:
     program = job.start(ON_GPU + "time.sleep(0.3); sys.exit(1)")
     other = job.start(ON_GPU)
     job.recorder.note_memory({program.pid: use[0], other.pid: use[1]}, granted)
     program.wait(LIMIT_S)
     other.wait(LIMIT_S)
-    assert f"failed {program.pid} 256 {expected}" in job.lines()
+    assert (f"full {program.pid}" in job.lines()) is expected
+
+
+def test_a_program_near_its_limit_that_wrote_why_it_ended_is_judged_by_that(job: Job) -> None:
+    with (job.folder / "log").open("wb") as log:
+        program = job.start(ON_GPU + "time.sleep(0.3); sys.exit('cannot open input.dat')", log.fileno())
+        job.recorder.note_memory({program.pid: 960}, CAP)
+        program.wait(LIMIT_S)
+    assert f"full {program.pid}" not in job.lines()
+    assert f"output {program.pid} 0 22 22 own {job.folder}/log" in job.lines()
 
 
 def test_a_program_that_was_always_near_its_limit_is_not_near(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +157,7 @@ def test_a_program_that_was_always_near_its_limit_is_not_near(job: Job, monkeypa
     monkeypatch.undo()
     job.recorder.note_memory({program.pid: 960}, CAP)
     program.wait(LIMIT_S)
-    assert f"failed {program.pid} 256 far" in job.lines()
+    assert job.lines()[-1] == f"failed {program.pid} 256"
 
 
 def test_what_was_written_long_ago_does_not_count() -> None:
@@ -148,6 +167,16 @@ def test_what_was_written_long_ago_does_not_count() -> None:
     assert [at_s for at_s, _ in output.sizes] == [20.0, 30.0, LAST_WORDS_S + 25.0]
     assert (output.size_at(25.0), output.size_at(30.0), output.size_at(0.0)) == (20, 30, 20)
     os.close(output.descriptor)
+
+
+def test_where_no_reader_is_seen_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task's end would wait for an answer."""
+    monkeypatch.setattr("gpusage.node.sampler.kernel_events._AT_FDCWD", -1)  # as a kernel that refuses
+    monkeypatch.setattr("gpusage.node.sampler.kernel_events._FAN_MARK_ADD", 0)
+    selector = ProcessSelector(variable="MY_JOB=7", cgroup="", uid=os.geteuid())
+    with pytest.raises(OSError, match="fanotify_mark"):
+        FailureRecorder(tmp_path / "ends", selector, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_only_the_jobs_user_may_read_the_file_and_only_root_may_write_it(tmp_path: Path) -> None:

@@ -61,6 +61,10 @@ OTHERWISE = (
     "OSError: [Errno 12] Cannot allocate memory",
     "RuntimeError: CUDA error: an illegal memory access was encountered",
     "OSError: posix_fallocate failed: No space left on device",
+    "CUDA out of memory, retrying with batch 16\ncannot open input.dat",
+    "CUDA out of memory for batch 32\nError: --resume needs a checkpoint",
+    "on_out_of_memory: raise\nlayers: 2\ndataset not found",
+    "CUDA out of memory\nepoch 1\nepoch 2\nepoch 3\nepoch 4\nepoch 5",
     "srun: error: Unable to allocate resources: Requested node configuration is not available",
 )
 

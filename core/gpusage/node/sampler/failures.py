@@ -1,10 +1,12 @@
 """Failed GPU processes of a job, and where their last words are, in a file that the job's user reads.
 
 Whether a job lacked GPU memory is decided where it ends, with its user's rights. What only root sees is recorded here,
-one line each; fields are separated by blanks:
+one line each, in the order of the events; fields are separated by blanks:
 
     gpu PID                                    a process of the job opened the GPU, or was on it by its counters
-    failed PID STATUS near|far                 it ended with this wait(2) status, its use near the limit or not
+    failed PID STATUS SECONDS                  it ended with this wait(2) status, by a clock that never goes back
+    well PID                                   it ended with status 0, after the failures above
+    full PID                                   its use was near the limit when it failed, and nobody wrote a text
     output PID BEGIN END LATER own|appended PATH
                                                text of its last seconds in a file: bytes BEGIN to END, and to LATER with
                                                what followed within a moment; others, too, may append to the file
@@ -30,7 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpusage.node.sampler.kernel_events import ExitEvent, ExitWatch, OpenEvents, OpenWatch
+from gpusage.node.sampler.kernel_events import ExitEvent, ExitWatch, OpenWatch
 from gpusage.node.sampler.processes import PROC, JobProcesses, ProcessSelector
 from gpusage_hooks.types import Allocation
 
@@ -92,7 +94,7 @@ class FailureRecorder(threading.Thread):
         devices: The folder of the GPUs' device files.
 
     Raises:
-        OSError: The kernel tells this process of no ends, or the file cannot be written.
+        OSError: The kernel tells this process of no ends or openings, or the file cannot be written.
     """
 
     def __init__(self, file: Path, selector: ProcessSelector, devices: Path) -> None:
@@ -115,9 +117,14 @@ class FailureRecorder(threading.Thread):
             access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
             os.setxattr(self._log, "system.posix_acl_access", access)
 
-        self._opens: OpenWatch | None = None
-        with suppress(OSError):  # then the GPU's own counters alone show who is on it
+        # Without it nobody who reads the file would be answered.
+        try:
             self._opens = OpenWatch([each for name in DEVICES for each in devices.glob(name)], [fresh])
+        except OSError:
+            self._exits.close()
+            os.close(self._log)
+            fresh.unlink()
+            raise
         fresh.replace(file)  # from now on all is seen
 
         self._uid = selector.uid
@@ -165,10 +172,9 @@ class FailureRecorder(threading.Thread):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -5)
         poll, quiet_poll = select.poll(), select.poll()
         for source in (self._exits, self._opens, self._wake_read):
-            if source is not None:
-                poll.register(source, select.POLLIN)
-                if source is not self._exits:
-                    quiet_poll.register(source, select.POLLIN)
+            poll.register(source, select.POLLIN)
+            if source is not self._exits:
+                quiet_poll.register(source, select.POLLIN)
         pause_s, next_s = FIRST_PAUSE_S, 0.0
         while not self._closing:
             ready = {descriptor for descriptor, _ in poll.poll(1000 * (LATER_S if self._ended else pause_s))}
@@ -187,9 +193,8 @@ class FailureRecorder(threading.Thread):
             if ready and not self._ended:
                 quiet_poll.poll(1000 * BREATH_S)
 
-        for watch in (self._exits, self._opens):
-            if watch is not None:
-                watch.close()
+        self._exits.close()
+        self._opens.close()
         for descriptor in (self._log, *(output.descriptor for output in self._outputs.values())):
             os.close(descriptor)
 
@@ -197,7 +202,7 @@ class FailureRecorder(threading.Thread):
         """Record what has happened since the last time."""
         now_s = time.monotonic()
         gone = [pid for pid in self._gpu_since if not (PROC / str(pid)).exists()]
-        opened = self._opens.read() if self._opens else OpenEvents()
+        opened = self._opens.read()
         ended = list(self._exits.read())
 
         # Who has opened the GPU and has ended already is the job's if its parent is.
@@ -209,14 +214,21 @@ class FailureRecorder(threading.Thread):
             fresh &= own | shown | {each.pid for each in ended if each.parent in starters}
             if fresh:
                 self._measure(own)
-            for pid in fresh:
-                self._gpu_since[pid] = time.monotonic() if pid in own else 0.0
-                self._write(f"gpu {pid}")
+            self._gpu_since |= {pid: time.monotonic() if pid in own else 0.0 for pid in fresh}
 
-        for each in ended:
-            if each.pid in self._gpu_since and self._failures < LIMIT_FAILURES:
+        # Of what happened between two readings, openings and successes come last: then the job coped with the failures.
+        failed = [each for each in ended if each.pid in self._gpu_since]
+        for each in failed:
+            if each.pid in fresh:
+                self._write(f"gpu {each.pid}")
+            if self._failures < LIMIT_FAILURES:
                 self._failures += 1
+                self._write(f"failed {each.pid} {each.status} {now_s:.0f}")
                 self._ended.append((now_s, each, {key: output.measure(now_s) for key, output in self._outputs.items()}))
+        for pid in fresh - {each.pid for each in failed}:
+            self._write(f"gpu {pid}")
+        for pid in set(gone) - {each.pid for each in failed}:
+            self._write(f"well {pid}")
         due = [each for each in self._ended if opened.readers or now_s - each[0] >= LATER_S]
         for at_s, exit_event, ends in due:
             self._describe(at_s, exit_event, ends)
@@ -229,18 +241,21 @@ class FailureRecorder(threading.Thread):
             self._write(f"read {pid}")
 
     def _describe(self, at_s: float, end: ExitEvent, ends: Mapping[tuple[int, int], int]) -> None:
-        """Write down how a process failed, and where its last words are."""
+        """Write down where the last words of a failed process are."""
         since_s = max(at_s - LAST_WORDS_S, self._gpu_since.get(end.pid, 0.0))
         reached_s, seen_s = self._near.get(end.pid, (0.0, 0.0))
         is_near = at_s - seen_s <= NEAR_S and at_s - reached_s <= GROWN_S
         held = self._held_by_others() if any(output.appends for output in self._outputs.values()) else frozenset()
+        is_silent = True
         for key, end_bytes in ends.items():
             output = self._outputs[key]
             kind = "appended" if output.appends else "own"
             begin, later = output.size_at(since_s), output.measure(time.monotonic())
+            is_silent &= later <= begin
             if later > begin and not (output.appends and key in held):
                 self._write(f"output {end.pid} {begin} {end_bytes} {later} {kind} {output.path}")
-        self._write(f"failed {end.pid} {end.status} {'near' if is_near else 'far'}")
+        if is_near and is_silent:
+            self._write(f"full {end.pid}")
 
     def _measure(self, pids: Iterable[int]) -> None:
         """Find what *pids* write, and measure all that is known."""

@@ -101,6 +101,7 @@ class OpenWatch:
             for path in paths:
                 name = ctypes.c_char_p(os.fsencode(path))
                 if self._libc.fanotify_mark(self._descriptor, _FAN_MARK_ADD, ctypes.c_uint64(mask), _AT_FDCWD, name):
+                    os.close(self._descriptor)
                     raise OSError(ctypes.get_errno(), "fanotify_mark", str(path))
 
     def fileno(self) -> int:

@@ -20,6 +20,7 @@ fi
 # Finds the last failure in a text. Prints "memory" if that is for want of memory on a GPU, "other" if it
 # is a Python exception of another kind, and nothing if it has none. A program coped with what came before an exception of
 # its own, but not if that speaks of another process that ended: so fail those that started the program or work with it.
+# Without an exception, its last five lines count. A name before ":" or "=" (of a setting) says nothing.
 # The words are of the kind, no program's own: that a program on the GPU failed is known from its process.
 classifier='
 BEGIN {
@@ -27,6 +28,7 @@ BEGIN {
     lacks = lacks "|(fail|unable|cannot|can.t|could not).*alloc.*(memory|buffer|bytes|[0-9] ?[kmg]i?b|gpu|cuda|device|tensor)"
     lacks = lacks "|(not enough|insufficient|no available|no free|exhausted).*memory|exhausted.*(alloc|oom)"
     lacks = lacks "|(less|larger|more) than.*(gpu memory|kv cache)"
+    others = "fallocate|no space left|retry|fall(ing|s)? ?back|trying again"
     host = "cpu|host|heap|array with shape|cannot allocate memory|shared memory|shm|mmap|oom.kill|bad_alloc *$"
 }
 match($0, /Traceback \(most recent call last\)/) {
@@ -34,18 +36,24 @@ match($0, /Traceback \(most recent call last\)/) {
     if (!chained) { before = verdict; verdict = "" }
     chained = 0; unfinished = 1; next
 }
-{ line = tolower(index($0, prefix) == 1 ? substr($0, length(prefix) + 1) : $0) }
+{
+    line = index($0, prefix) == 1 ? substr($0, length(prefix) + 1) : $0
+    gsub(/[a-z0-9]+(_[a-z0-9]+)+[^ a-z]? *[:=]/, "", line)
+    line = tolower(line)
+    if (line ~ /^[^ \t]/) lines_after++
+}
 line ~ /during handling of the above exception|direct cause of the following exception/ { chained = 1; next }
-line ~ lacks && line !~ /fallocate|no space left/ && (line !~ host || line ~ /cuda|gpu|device|vram/) {
-    verdict = "memory"; unfinished = 0; next
+line ~ lacks && line !~ others && (line !~ host || line ~ /cuda|gpu|device|vram/) {
+    if (verdict != "memory" || unfinished) raised = unfinished
+    verdict = "memory"; unfinished = lines_after = 0; next
 }
 { follows = line ~ /process|worker|child|exit ?(code|status)|root cause/ }
 unfinished && line ~ /^[^ \t]/ {
-    if (verdict == "") verdict = follows && before ? before : "other"
+    if (verdict == "") { verdict = follows && before ? before : "other"; raised = 1 }
     unfinished = 0; next
 }
 verdict == "memory" && !follows && line ~ /^[a-z0-9_.]*(error|exception)(:|$)/ { verdict = "other" }
-END { print verdict }
+END { if (verdict != "memory" || raised || lines_after < 5) print verdict }
 '
 most_bytes=4194304
 
@@ -134,8 +142,8 @@ classify_output() {
 }
 
 # Return whether a process $1 that ended with $2 failed for want of memory. What was written until then is its own words;
-# if there are none, those that came in the next moment are: tee and srun are later. Without any words, its use near the
-# limit tells, if it ended by itself, and not by somebody's signal.
+# if there are none, those that came in the next moment are: tee and srun are later. If nobody wrote anything, its use near
+# the limit tells, if it ended by itself, and not by somebody's signal.
 lacked_memory() {
     texts=$(sed -n "s/^output $1 //p" "$ends" | while read -r begin end later kind path; do
         verdict=$(classify_output "$path" "$begin" "$end" "$kind")
@@ -145,15 +153,28 @@ lacked_memory() {
         *other*) return 1 ;;
         *memory*) return 0 ;;
     esac
-    [ "$3" = near ] && case $(($2 % 128)) in 0 | 4 | 5 | 6 | 7 | 8 | 11) ;; *) return 1 ;; esac
+    grep -qx "full $1" "$ends" && case $(($2 % 128)) in 0 | 4 | 5 | 6 | 7 | 8 | 11) ;; *) return 1 ;; esac
+}
+
+# Print the failures with which the job did not cope: no process came to the GPU after them, or ended well. If the script
+# did, none may have gone on either. Ranks of one program end together: of the last minute all count.
+last_failures() {
+    awk -v status="$status" '
+        $1 == "gpu" { count = 0; on_gpu[$2] }
+        $1 == "well" { count = 0; delete on_gpu[$2] }
+        $1 == "failed" { failed[++count] = $2 " " $3; at[count] = $4; delete on_gpu[$2] }
+        END {
+            for (pid in on_gpu) if (status == 0 || status == "") exit
+            for (i = 1; i <= count; i++) if (at[i] >= at[count] - 60) print failed[i]
+        }' "$ends"
 }
 
 # Return whether the share was too small: a process of the job on the GPU failed for want of memory. Where no sampler saw
 # the processes, the job must have failed, and its output must say so; it must be the job's own, and of this run.
 was_too_small() {
     if [ -n "$seen" ]; then
-        sed -n 's/^failed //p' "$ends" | { # a pipe's loop is a process of its own
-            while read -r pid ended use; do ! lacked_memory "$pid" "$ended" "$use" || exit 0; done
+        echo "$failures" | { # a pipe's loop is a process of its own
+            while read -r pid ended; do ! lacked_memory "$pid" "${ended:-0}" || exit 0; done
             exit 1
         }
         return
@@ -214,7 +235,9 @@ if [ -f "$ends" ] && [ -r "$ends" ]; then
     done
 fi
 status=$(wait_status)
-[ "$status" != 0 ] || { [ -n "$seen" ] && grep -q '^failed ' "$ends"; } || exit 0
+failures=
+[ -z "$seen" ] || failures=$(last_failures)
+[ "$status" != 0 ] || [ -n "$failures" ] || exit 0
 
 unset SLURM_TIME_FORMAT SLURM_CLUSTERS SCONTROL_ALL SCONTROL_FEDERATION SQUEUE_FORMAT SQUEUE_FORMAT2 SQUEUE_STATES
 job=$SLURM_JOB_ID

@@ -49,6 +49,8 @@ JITTER_S = 3.0
 PAUSES_S = (5.0, 20.0, 60.0, 180.0)
 ENDS = "ends"
 """The folder of the files that the task epilog reads, below that of `gpusage-mps`."""
+SLICES = Path("/proc/driver/nvidia/capabilities")
+"""Where the driver names this host's slices (MIG). A prolog does not learn which jobs have one."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _DEVICES = re.compile(r"[A-Za-z0-9,/-]+")
 _GOING_ON = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "STOPPED", "SIGNALING")
@@ -119,9 +121,9 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
 
     # The task epilog reads there how the job's programs on the GPU ended. Where the kernel does not say that to this
-    # process, or several GPUs hold what one is too small for, there is no such file. It comes first: programs start.
+    # process, or the job has whole GPUs, there is no such file. It comes first: programs start.
     recorder = None
-    if len(job.devices) == 1:
+    if len(job.devices) == 1 and (PERCENT_VARIABLE in os.environ or any(SLICES.glob("gpu*/mig/gi*"))):
         with suppress(OSError):
             file = Path(os.environ.get("GPUSAGE_MPS_FOLDER", FOLDER)) / ENDS / job.job_id
             recorder = FailureRecorder(file, job.identity, Path(os.environ.get("GPUSAGE_DEVICE_FOLDER", "/dev")))
