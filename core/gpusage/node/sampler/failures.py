@@ -135,6 +135,7 @@ class FailureRecorder(threading.Thread):
         self._newly_on_gpu: deque[int] = deque()
         self._near: dict[int, tuple[float, float]] = {}
         self._gpu_since: dict[int, float] = {}
+        self._starters: set[int] = set()
         self._outputs: dict[tuple[int, int], _Output] = {}
         self._ended: list[tuple[float, ExitEvent, dict[tuple[int, int], int]]] = []
         self._failures = 0
@@ -210,8 +211,9 @@ class FailureRecorder(threading.Thread):
         fresh = (opened.users | shown) - self._gpu_since.keys() - {os.getpid()}
         if fresh:
             own = self._processes.refresh() | {pid for pid in fresh if self._processes.owns(pid)}
-            starters = own | self._processes.parents()
-            fresh &= own | shown | {each.pid for each in ended if each.parent in starters}
+            parents = self._processes.parents()
+            fresh &= own | shown | {each.pid for each in ended if each.parent in own | parents}
+            self._starters |= parents
             if fresh:
                 self._measure(own)
             self._gpu_since |= {pid: time.monotonic() if pid in own else 0.0 for pid in fresh}
@@ -271,8 +273,8 @@ class FailureRecorder(threading.Thread):
 
     def _held_by_others(self) -> frozenset[tuple[int, int]]:
         """Return the files that this user's processes outside the job write, on this node."""
-        # The manager's process that started the job has the job's output open, too.
-        own = self._processes.refresh() | self._processes.parents()
+        # The manager's process that started the job has the job's output open, too, and what it started may have ended.
+        own = self._processes.refresh() | self._starters
         held: set[tuple[int, int]] = set()
         for each in PROC.iterdir():
             with suppress(OSError):

@@ -131,7 +131,7 @@ may_be_shared() {
             cut(1, 64) == ENVIRON["JOB"] || cut(65, 4) == "PD" { next }
             cut(69, 4096) == ENVIRON["FILE"] { shared = 1 }
             ENVIRON["FILE"] != ENVIRON["OUTPUT"] && cut(4165, 1024) == ENVIRON["NAME"] { shared = 1 }
-            END { exit !shared }'
+            END { exit !(shared || NR == 0) }'
 }
 
 # Classify this run's text in a file; nothing if another job may have written what is there.
