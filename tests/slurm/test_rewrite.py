@@ -95,6 +95,32 @@ def test_a_light_model_gets_a_share_wherever_the_request_stood(sandbox: Sandbox,
     assert "gpu" not in job.get("TresPerTask", "")
 
 
+ENGINE = "model=hf:gpt2,mode=infer,engine=vllm,generate=512+128,batch=8,precision=fp16"
+"""It needs 2 GiB, and takes 0.9 of the memory that it sees."""
+
+
+@pytest.mark.short
+def test_an_engine_shares_where_its_nodes_say_that_a_wall_stands_and_elsewhere_by_its_own_option(
+    sandbox: Sandbox,
+) -> None:
+    output, job = submit(sandbox, "--gres=gpu:h100:1", f"--comment={ENGINE}")
+    assert "half an h100 would do with --gpu-memory-utilization 0.47 and memory_share=0.47" in output
+    assert "mps" not in job["TresPerNode"]
+    output, job = submit(sandbox, "--gres=gpu:h100:1", f"--comment={ENGINE},memory_share=0.47")
+    assert "mps:50" in job["TresPerNode"], output
+
+    nodes = [name for name in sandbox.run("sinfo", "-h", "-N", "-o", "%N").stdout.split() if "h100" in name]
+    try:
+        for name in nodes:
+            sandbox.run("scontrol", "update", f"NodeName={name}", "Comment=rack 7 gpusage-limit:wall")
+        wait_until(lambda: "memory limited by wall" in sandbox.run("gpusage", "slurm", "status").stdout)
+        output, job = submit(sandbox, "--gres=gpu:h100:1", f"--comment={ENGINE}")
+        assert "mps:50" in job["TresPerNode"], output
+    finally:
+        for name in nodes:
+            sandbox.run("scontrol", "update", f"NodeName={name}", "Comment=")
+
+
 TRAINING = f"model={MODELS}/resnet18.onnx,batch=24,precision=fp16"
 """Three quarters of an H100 keep it within 25 %, no part of a V100 does."""
 
