@@ -112,15 +112,15 @@ def configure(shares: Shares, programs: Path) -> None:
 def test_a_share_on_the_second_gpu_finds_it_wherever_it_runs(shares: Shares) -> None:
     """As a client of the daemon, in a namespace that hides it, and in a step; a number is parsed where it is one."""
     shares.started(share=60)
-    take = f"{shares.gpus.programs}/fake-gpu take 1"
-    hidden = HIDES.format(root=shares.root, program=take)
+    allocates = f"{shares.gpus.programs}/fake-gpu take 1"
+    hidden = HIDES.format(root=shares.root, program=allocates)
     parses = (
         f"{sys.executable} -c 'import os; int(os.environ[\"CUDA_VISIBLE_DEVICES\"])' 2>&1 && echo parsed || echo not"
     )
-    lines = shares.output(shares.submit(60, f"{take}\n{hidden}\nsrun {take}\n{parses}", gpu=1))
-    found = [json.loads(line) for line in lines if line.startswith("{")]
+    lines = shares.output(shares.submit(60, f"{allocates}\n{hidden}\nsrun {allocates}\n{parses}", gpu=1))
+    views = [json.loads(line) for line in lines if line.startswith("{")]
     own = GPUS[1]["uuid"]
-    assert [(each.get("gpu"), each.get("mps")) for each in found] == [(own, True), (own, False), (own, True)]
+    assert [(each.get("gpu"), each.get("mps")) for each in views] == [(own, True), (own, False), (own, True)]
     assert lines[-1] == ("parsed" if shares.constrained else "not")
 
 
@@ -133,8 +133,8 @@ def test_a_server_that_a_killed_share_left_with_a_fault_goes_with_the_last_job_t
     shares.sandbox.run("scancel", "--signal=KILL", "--full", killed)
     wait_until(lambda: not (shares.root / "jobs" / killed).exists())
     assert (pipe / "running").exists()
-    beside = shares.started(share=20)
-    assert shares.trouble(beside) == "the MPS server of the GPU has a fault"
+    second = shares.started(share=20)
+    assert shares.trouble(second) == "the MPS server of the GPU has a fault"
     shares.sandbox.run("scancel", neighbour)
     wait_until(lambda: not (pipe / "running").exists())
     assert "fault" not in shares.trouble(shares.started(share=20))

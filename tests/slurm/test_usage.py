@@ -157,7 +157,7 @@ def test_a_node_tells_nothing_but_figures_and_keeps_nothing_behind(sandbox: Sand
     (usage,) = show_decision(sandbox, job)["usage"]
     assert usage["outcome"] == "failed"
     nodes = sandbox.run("scontrol", "show", "nodes", "--oneliner").stdout
-    assert re.search(r" gpusage:\S+ gpusage-limit:cap\(cgroup~v2~is~not~at~\S+\)", nodes)
+    assert re.search(r"Comment=gpusage:\S+ gpusage-limit:cap\(cgroup~v2~is~not~at~\S+\)", nodes)
     reports = parse_usage_reports(nodes)
     (report,) = (usage for usage in reports if usage.job_id == job)
     assert (report.user, report.job_name, report.number) == ("", "", "")

@@ -215,8 +215,14 @@ def test_a_job_that_has_its_gpu_back_is_left_alone(node: Node) -> None:
 def test_the_batch_script_of_26_05_and_a_task_of_an_array(node: Node) -> None:
     task = {"SLURM_STEP_ID": "-5", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}
     output = written(node, STARVED[0])
-    told = node.end(output.rename(node.folder / "slurm-5_2.out"), **task)
-    assert told.splitlines()[:5] == ["update", "JobId=5", "Gres=gpu:1", "update", "JobId=5_2"]  # those that wait first
+    updates = node.end(output.rename(node.folder / "slurm-5_2.out"), **task)
+    assert updates.splitlines()[:5] == [
+        "update",
+        "JobId=5",
+        "Gres=gpu:1",
+        "update",
+        "JobId=5_2",
+    ]  # those that wait first
 
 
 SLICE = {"held": "gpu:3g.20gb:1", "after": "gres/gpu:3g.20gb:1, else h100", "GPUSAGE_DECISION": "gpu:3g.20gb:1"}
@@ -234,9 +240,9 @@ def test_a_slice_that_was_too_small_becomes_the_gpu_that_the_mark_names(node: No
 @pytest.mark.parametrize("change", [{"after": "gres/gpu:3g.20gb:1"}, {"prefix": "gres:"}], ids=["none larger", "22.05"])
 def test_a_slice_for_which_there_is_no_larger_gpu_is_not_requeued(node: Node, change: dict[str, str]) -> None:
     """Up to 23.02 slurmctld would ask for both from then on."""
-    told = node.end(written(node, STARVED[0]), **(SLICE | change))
-    assert "requeue" not in told
-    assert told.endswith(f"{OUT_OF_MEMORY}\n")
+    updates = node.end(written(node, STARVED[0]), **(SLICE | change))
+    assert "requeue" not in updates
+    assert updates.endswith(f"{OUT_OF_MEMORY}\n")
 
 
 def test_a_fifo_in_the_place_of_the_output_is_not_waited_for(node: Node) -> None:

@@ -17,14 +17,14 @@ case "${0##*/} $*" in
     squeue*-O*) printf '20              %s   %s\n' "$REQUEUE" "$MARK" ;;
     sinfo*) for node in n1 n2 n3; do echo "$node v100,ib gpu:v100:4(S:0),mps:v100:400(S:0) 64 1000"; done ;;
     "scontrol show"*) printf '%s\n' ${SHOWN:-n2 n3} ;;
-    *) echo "$*" >>"$(dirname "$0")/told" ;;
+    *) echo "$*" >>"$(dirname "$0")/commands" ;;
 esac
 """
 MARK = "site; gpusage 0123456789ab REWRITE gres/gpu:1 -> gres/mps:40, constraint (v100|a100)&ib | cheap; ok"
 MET = "it would have started beside job 12 of another user on n1"
 
 
-def told(folder: Path, **environment: str) -> list[str]:
+def commands_to(folder: Path, **environment: str) -> list[str]:
     """Return what slurmctld is told, where job 12 of another user has a part of the GPU."""
     for name in ("squeue", "sinfo", "scontrol"):
         (folder / name).write_text(COMMAND)
@@ -38,7 +38,7 @@ def told(folder: Path, **environment: str) -> list[str]:
     own = {"PATH": f"{folder}:/usr/bin:/bin", "GPUSAGE_MPS_FOLDER": str(folder / "mps")}
     usual = {"MARK": MARK, "HELD": "gres/mps:40,gres/lic:1", "EXCLUDED": "", "REQUEUE": "1", "HERE": "12 SI"}
     subprocess.run(["sh", PROLOG.path], check=True, env=own | job | share | usual | environment)
-    lines = folder / "told"
+    lines = folder / "commands"
     assert (folder / "mps" / "granted" / "20.back").exists() == lines.exists()  # the task prolog waits for its end
     return lines.read_text().splitlines() if lines.exists() else []
 
@@ -46,7 +46,7 @@ def told(folder: Path, **environment: str) -> list[str]:
 def test_it_avoids_the_nodes_of_strangers_and_keeps_what_its_user_wrote(tmp_path: Path) -> None:
     """Node n3 has a share of its own user; the job of an array is named by its task, for the array is not meant."""
     after = "REWRITE gres/gpu:1 -> gres/mps:40, avoid n1,n2, constraint (v100|a100)&ib"
-    assert told(tmp_path, REQUEUE="0") == [
+    assert commands_to(tmp_path, REQUEUE="0") == [
         f"update JobId=18_3 AdminComment=site; gpusage 0123456789ab {after} | {MET}; cheap; ok",
         "update JobId=18_3 Requeue=1",
         "requeue 18_3",
@@ -57,7 +57,7 @@ def test_it_avoids_the_nodes_of_strangers_and_keeps_what_its_user_wrote(tmp_path
 @pytest.mark.parametrize(("held", "gpu"), [("gres/mps:40,gres/lic:1", "gpu:1"), ("gres:mps:40,gres:lic:1", "mps:100")])
 def test_its_fourth_start_is_on_a_whole_gpu_of_any_type(tmp_path: Path, held: str, gpu: str) -> None:
     """Up to 23.02 slurmctld changes no share into a GPU, and writes its requests in another form."""
-    assert told(tmp_path, HELD=held, SLURM_JOB_RESTART_COUNT="3") == [
+    assert commands_to(tmp_path, HELD=held, SLURM_JOB_RESTART_COUNT="3") == [
         f"update JobId=18_3 AdminComment=site; gpusage 0123456789ab BACK gres/mps:40 -> gres/{gpu} | {MET}; cheap; ok",
         "requeue 18_3",
         "update JobId=18_3 ExcNodeList= StartTime=now+10 Requeue=1",
@@ -68,7 +68,7 @@ def test_its_fourth_start_is_on_a_whole_gpu_of_any_type(tmp_path: Path, held: st
 def test_where_no_node_like_this_one_is_left_it_is_whole_at_once(tmp_path: Path) -> None:
     """The user excludes n3; n2, which gpusage had added, may run it again."""
     mark = MARK.replace("constraint (v100|a100)&ib", "avoid n2, prefer v100")
-    assert told(tmp_path, MARK=mark, EXCLUDED="n[2-3]")[-2:] == [
+    assert commands_to(tmp_path, MARK=mark, EXCLUDED="n[2-3]")[-2:] == [
         "update JobId=18_3 ExcNodeList=n3 StartTime=now+10 Requeue=1",
         "update JobId=18_3 Gres=gpu:1,lic:1 Prefer=",
     ]
@@ -76,7 +76,7 @@ def test_where_no_node_like_this_one_is_left_it_is_whole_at_once(tmp_path: Path)
 
 def test_a_node_that_its_user_excludes_stays_the_users(tmp_path: Path) -> None:
     """Where a stranger's share runs on it as well: n2."""
-    assert ", avoid n1, constraint" in (lines := told(tmp_path, EXCLUDED="n2", SHOWN="n2"))[0]
+    assert ", avoid n1, constraint" in (lines := commands_to(tmp_path, EXCLUDED="n2", SHOWN="n2"))[0]
     assert lines[-1] == "update JobId=18_3 ExcNodeList=n2,n1 StartTime=now+2 Requeue=1"
 
 
@@ -90,7 +90,7 @@ def test_a_node_that_its_user_excludes_stays_the_users(tmp_path: Path) -> None:
     ],
 )
 def test_a_job_that_is_not_ours_or_meets_nobody_starts(tmp_path: Path, change: dict[str, str]) -> None:
-    assert told(tmp_path, **change) == []
+    assert commands_to(tmp_path, **change) == []
     assert (
         (tmp_path / "mps" / "users" / "0" / "20").read_text().startswith("1000 ")
     )  # so that the next stranger meets it

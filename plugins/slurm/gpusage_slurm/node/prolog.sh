@@ -23,7 +23,7 @@ fi
 
 # slurmctld may be away, and the job's start waits for this script: 20 seconds for all that is asked.
 ask() {
-    seconds=$((asked_until - $(date +%s)))
+    seconds=$((query_deadline - $(date +%s)))
     [ "$seconds" -gt 0 ] && timeout -k 1 "$seconds" "$@" 2>/dev/null
 }
 
@@ -47,7 +47,7 @@ turn_back() {
     # Commands of a site's own Slurm lie beside its slurmd or slurm.conf; a prolog has no PATH.
     PATH=${PATH:-/usr/bin:/bin}:$(dirname "$(readlink -f "/proc/$PPID/exe")")/../bin
     PATH=$PATH:$(dirname "$(dirname "${SLURM_CONF:-/usr/bin/none}")")/bin:/usr/local/bin:/opt/slurm/bin
-    asked_until=$(($(date +%s) + 20))
+    query_deadline=$(($(date +%s) + 20))
     unset SLURM_TIME_FORMAT SLURM_CLUSTERS
     export PATH SQUEUE_LOCAL=1 SINFO_LOCAL=1
     node=$SLURMD_NODENAME
@@ -167,7 +167,7 @@ if [ $? = 3 ]; then
     # Without those whose epilog never came; or beside the others, as it must run.
     if [ -z "$turned" ]; then
         enter
-        [ $? != 3 ] || GPUSAGE_BESIDE=yes "$program" enter "$SLURM_JOB_ID" </dev/null >/dev/null 2>&1
+        [ $? != 3 ] || GPUSAGE_WITH_OTHERS=yes "$program" enter "$SLURM_JOB_ID" </dev/null >/dev/null 2>&1
     fi
 fi
 [ -n "$turned" ] || sample

@@ -128,12 +128,12 @@ def test_a_slice_whose_memory_was_too_small_is_told_and_a_typed_gpu_is_not(monke
 
 def updates_of(jobs: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Return what slurmctld is told when the requeue of job ``5_2`` is completed."""
-    told: list[tuple[str, ...]] = []
+    updates: list[tuple[str, ...]] = []
     monkeypatch.setattr(scontrol, "run_bytes", lambda *words: listed(jobs, *words))
-    monkeypatch.setattr(restore, "update_job", lambda *words: told.append(words))
+    monkeypatch.setattr(restore, "update_job", lambda *words: updates.append(words))
     (starved,) = find_out_of_memory_jobs()
     assert restore.complete_requeue(starved.job, "so")
-    return told
+    return updates
 
 
 WAITS = {"StateCompact": "PD", "StartTime": "N/A", "SubmitTime": "2026-11-22T10:05:00"}
@@ -152,11 +152,11 @@ def test_the_tasks_of_an_array_that_wait_are_whole_after_its_first_miss(
     ]
     jobs += [{**SHARE, "JobArrayID": "5_1", "StateCompact": "R"}, {**SHARE, "JobArrayID": "5_0", "StateCompact": "CD"}]
     started = {**SHARE, "JobArrayID": "5_10", "StateCompact": "R", "tres-per-node": "gres/gpu:1"}
-    told = {words[0]: words[1:] for words in updates_of([*jobs, started], monkeypatch)}
-    assert [*told] == ["5_[3-9]", "5_10", "5_2"]
-    (mark,) = told.pop("5_10")  # it runs on a GPU already
+    updates = {words[0]: words[1:] for words in updates_of([*jobs, started], monkeypatch)}
+    assert [*updates] == ["5_[3-9]", "5_10", "5_2"]
+    (mark,) = updates.pop("5_10")  # it runs on a GPU already
     assert " BACK gres/mps:40 -> gres/gpu:1 | so" in mark
-    for job_id, settings in told.items():
+    for job_id, settings in updates.items():
         assert ("Gres=gpu:1" in settings) is not by_epilog
         assert ("StartTime=now+10" in settings) is (not by_epilog and job_id == "5_2")
         assert any(" BACK gres/mps:40 -> gres/gpu:1 | so" in each for each in settings)
