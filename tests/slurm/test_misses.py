@@ -89,6 +89,7 @@ ORDINARY = (
     Form("an old line in an appended log", "$TRAIN 'sys.exit(1)' >>$OLD.2 2>&1", short=True),
     Form("an old line in an appended output", "$TRAIN 'sys.exit(1)'", ("--output=old-output", "--open-mode=append")),
     Form("an old line that is printed", "cat $OLD.3; $TRAIN 'raise ValueError(2)'"),
+    Form("an old line just before", "cat $OLD.3; $TRAIN 'sys.exit(3)'"),
     Form("caught, then another error", f"$TRAIN '{CAUGHT}raise ValueError(3)'", short=True),
     Form("caught, then an exception's line alone", f"$TRAIN '{CAUGHT}sys.exit(\"ValueError: no such label\")'"),
     Form("caught, then completed", f"$TRAIN '{CAUGHT}'", short=True),
