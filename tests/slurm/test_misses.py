@@ -162,7 +162,11 @@ def run(sandbox: Sandbox, export: str, forms: tuple[Form, ...]) -> dict[str, tup
         ends_by_form: dict[str, tuple[list[str], list[int]]] = {}
         for name, job in jobs.items():
             records = sandbox.run("scontrol", "--oneliner", "show", "job", job).stdout.splitlines()
+            # 26.05 shows the command of sbatch, with its ends of lines.
+            records = [record for record in records if record.startswith("JobId=")]
             fields = [dict(word.split("=", 1) for word in record.split() if "=" in word) for record in records]
+            if not fields:
+                return None  # slurmctld is busy
             ends_by_form[name] = ([each["JobState"] for each in fields], [int(each["Restarts"]) for each in fields])
         return ends_by_form if all(state in ENDED for states, _ in ends_by_form.values() for state in states) else None
 
