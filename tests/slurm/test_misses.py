@@ -120,7 +120,8 @@ ORDINARY = (
     Form("an illegal address", "$TRAIN 'raise RuntimeError(\"CUDA error: an illegal memory access\")'"),
     Form("the host's memory", "$TRAIN 'raise MemoryError(\"Unable to allocate 9 GiB for an array with shape 1\")'"),
     Form("the loader", "$TRAIN 'raise RuntimeError(\"DataLoader worker (pid 1) is killed by signal: Killed.\")'"),
-    Form("no program on the GPU", "echo 'CUDA out of memory'; python3 -c 'raise RuntimeError(\"CUDA out of memory\")'"),
+    Form("no program on the GPU", "for i in $(seq 300); do [ -e $ENDS/$SLURM_JOB_ID ] || sleep 0.1; done\n"
+         "echo 'CUDA out of memory'; python3 -c 'raise RuntimeError(\"CUDA out of memory\")'"),
     Form("the words after a success", "$TRAIN ''; echo 'torch.OutOfMemoryError: CUDA out of memory'; exit 1"),
     *(
         Form(f"exit {status}", f"$TRAIN 'sys.exit({status})'; exit {status}")
@@ -146,7 +147,7 @@ def export(sandbox: Sandbox) -> str:
     program, jobs = give_training(sandbox), sandbox.layout.jobs
     for name in ("old.1", "old.2", "old.3", "old-output"):
         (jobs / name).write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
-    return f"--export=ALL,TRAIN={program},OLD={jobs / 'old'}"
+    return f"--export=ALL,TRAIN={program},OLD={jobs / 'old'},ENDS={sandbox.layout.state}/mps/ends"
 
 
 def run(sandbox: Sandbox, export: str, forms: tuple[Form, ...]) -> dict[str, tuple[list[str], list[int]]]:
