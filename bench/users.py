@@ -38,7 +38,10 @@ SHARES = (
 )
 WHOLE_PART, BURST = 0.2, 10.0
 """The part of the jobs that name no model, and how many a user submits at once, in the mean."""
-SCRIPT = 'echo "$SLURMD_NODENAME $SLURM_JOB_GPUS $(id -u) $(date +%s.%N)"; sleep {}; date +%s.%N'
+SCRIPT = (
+    'echo "$SLURMD_NODENAME $SLURM_JOB_GPUS $(id -u) ${{CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-0}} $(date +%s.%N)"; '
+    "sleep {}; date +%s.%N"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,8 @@ class Result:
     """What became of the jobs.
 
     Attributes:
-        meetings: Pairs of programs of different users that ran on one GPU at the same time.
+        meetings: Pairs of programs of different users that ran on one GPU at the same time, both in shares.
+        doubles: The same where one had the whole GPU: before 23.11.5 Slurm itself may book a GPU twice.
         drained: Nodes that take no jobs any more.
         waits_s: From the submission to the program's begin.
         shares: Jobs that became a share when they were submitted.
@@ -65,6 +69,7 @@ class Result:
     """
 
     meetings: Sequence[str]
+    doubles: int
     drained: int
     waits_s: Sequence[float]
     shares: int
@@ -75,7 +80,8 @@ class Result:
         p99_s = statistics.quantiles(self.waits_s, n=100)[98]
         lost = f"{self.shares} shares, {self.lost} lost, {self.restarts} starts turned back"
         waits = f"mean wait {statistics.fmean(self.waits_s):.1f} s, p99 {p99_s:.1f} s"
-        return f"{len(self.meetings)} meetings {self.meetings}, {self.drained} nodes drained, {waits}, {lost}"
+        met = f"{len(self.meetings)} meetings {self.meetings}, {self.doubles} with a whole GPU's job"
+        return f"{met}, {self.drained} nodes drained, {waits}, {lost}"
 
 
 def draw(count: int, gpu_count: int, load: float, duration_s: float) -> list[Draw]:
@@ -154,14 +160,20 @@ def run(sandbox: Sandbox, draws: Sequence[Draw]) -> Result:
     waits_s, stays = [], []
     for job, submitted_s in submitted.items():
         line, _, end = (sandbox.layout.jobs / f"{job}.out").read_text().strip().rpartition("\n")
-        node, gpu, uid, start = line.splitlines()[-1].split()
+        node, gpu, uid, percent, start = line.splitlines()[-1].split()
         waits_s.append(float(start) - submitted_s)
-        stays.append(((node, gpu), int(uid), float(start), float(end)))
-    meetings = []
+        stays.append(((node, gpu), int(uid), float(start), float(end), percent != "0"))
+    meetings, doubles = [], 0
     for _, group in groupby(sorted(stays), key=lambda stay: stay[0]):
         there = list(group)
-        for (_, uid, start, end), (_, other, other_start, other_end) in combinations(there, 2):
-            if uid != other and start < other_end and other_start < end:
+        for (_, uid, start, end, is_share), (_, other, other_start, other_end, other_is_share) in combinations(
+            there, 2
+        ):
+            if uid == other or start >= other_end or other_start >= end:
+                continue
+            if not (is_share and other_is_share):
+                doubles += 1
+            else:
                 meetings.append(f"{there[0][0]}: {uid} {start} {end}, {other} {other_start} {other_end}")
 
     states = sandbox.run("sinfo", "-hN", "-o", "%T").stdout.split()
@@ -170,6 +182,7 @@ def run(sandbox: Sandbox, draws: Sequence[Draw]) -> Result:
     lost = sum(" BACK " in line for line in mine)
     return Result(
         meetings=meetings,
+        doubles=doubles,
         drained=sum("drain" in state or "down" in state for state in states),
         waits_s=waits_s,
         shares=lost + sum(" REWRITE gres/gpu:1 -> gres/mps" in line for line in mine),
