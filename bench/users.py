@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import combinations, groupby
+from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -52,6 +53,16 @@ class Draw:
     uid: int
     comment: str
     duration_s: int
+
+
+class Stay(NamedTuple):
+    """A program on a GPU, in a share of it or not."""
+
+    gpu: str
+    uid: int
+    start_s: float
+    end_s: float
+    is_share: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,24 +168,20 @@ def run(sandbox: Sandbox, draws: Sequence[Draw]) -> Result:
         submitted = dict(threads.map(submit, draws))
     sandbox.wait_for_queue(3600.0)
 
-    waits_s, stays = [], []
+    waits_s, stays = [], list[Stay]()
     for job, submitted_s in submitted.items():
         line, _, end = (sandbox.layout.jobs / f"{job}.out").read_text().strip().rpartition("\n")
         node, gpu, uid, percent, start = line.splitlines()[-1].split()
         waits_s.append(float(start) - submitted_s)
-        stays.append(((node, gpu), int(uid), float(start), float(end), percent != "0"))
+        stays.append(Stay(f"{node}:{gpu}", int(uid), float(start), float(end), percent != "0"))
     meetings, doubles = [], 0
-    for _, group in groupby(sorted(stays), key=lambda stay: stay[0]):
-        there = list(group)
-        for (_, uid, start, end, is_share), (_, other, other_start, other_end, other_is_share) in combinations(
-            there, 2
-        ):
-            if uid == other or start >= other_end or other_start >= end:
-                continue
-            if not (is_share and other_is_share):
-                doubles += 1
-            else:
-                meetings.append(f"{there[0][0]}: {uid} {start} {end}, {other} {other_start} {other_end}")
+    for one, other in combinations(stays, 2):
+        if one.gpu != other.gpu or one.uid == other.uid or one.start_s >= other.end_s or other.start_s >= one.end_s:
+            continue
+        if one.is_share and other.is_share:
+            meetings.append(f"{one} {other}")
+        else:
+            doubles += 1
 
     states = sandbox.run("sinfo", "-hN", "-o", "%T").stdout.split()
     listed = sandbox.run("squeue", "-ht", "all", "-O", "JobID:16,RestartCnt:8,admin_comment:1100").stdout.splitlines()
