@@ -47,10 +47,10 @@ test-all: test packages  ## the same, and then the other tests: on the host's Sl
 test-versions: .venv/test  ## the Slurm tests on Slurm 22.05, 24.11 and 26.05 (4 minutes each); MARKS="slurm and short" for a short round
 	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "$(MARKS)" --slurm-release $$release || exit 1; done
 
-test-nightly: test-all  ## everything: also the long rounds, other programs as clients, and every Slurm release (an hour)
+test-nightly: test-all  ## everything: also the long rounds, other programs as clients, and every Slurm release (some hours)
 	$(BIN)/pytest $(SIDE_BY_SIDE) --hypothesis-profile=search tests/properties
 	$(BIN)/pytest $(ON_CLUSTERS) -m nightly
-	$(MAKE) test-versions
+	$(MAKE) test-versions MARKS="slurm and not (clients or one_release)"
 
 lint: .venv/test  ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy bench examples release

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import combinations, groupby
+from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -38,7 +39,10 @@ SHARES = (
 )
 WHOLE_PART, BURST = 0.2, 10.0
 """The part of the jobs that name no model, and how many a user submits at once, in the mean."""
-SCRIPT = 'echo "$SLURMD_NODENAME $SLURM_JOB_GPUS $(id -u) $(date +%s.%N)"; sleep {}; date +%s.%N'
+SCRIPT = (
+    'echo "$SLURMD_NODENAME $SLURM_JOB_GPUS $(id -u) ${{CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-0}} $(date +%s.%N)"; '
+    "sleep {}; date +%s.%N"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +55,23 @@ class Draw:
     duration_s: int
 
 
+class Stay(NamedTuple):
+    """A program on a GPU, in a share of it or not."""
+
+    gpu: str
+    uid: int
+    start_s: float
+    end_s: float
+    is_share: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What became of the jobs.
 
     Attributes:
-        meetings: Pairs of programs of different users that ran on one GPU at the same time.
+        meetings: Pairs of programs of different users that ran on one GPU at the same time, both in shares.
+        doubles: The same where one had the whole GPU: before 23.11.5 Slurm itself may book a GPU twice.
         drained: Nodes that take no jobs any more.
         waits_s: From the submission to the program's begin.
         shares: Jobs that became a share when they were submitted.
@@ -65,6 +80,7 @@ class Result:
     """
 
     meetings: Sequence[str]
+    doubles: int
     drained: int
     waits_s: Sequence[float]
     shares: int
@@ -75,7 +91,8 @@ class Result:
         p99_s = statistics.quantiles(self.waits_s, n=100)[98]
         lost = f"{self.shares} shares, {self.lost} lost, {self.restarts} starts turned back"
         waits = f"mean wait {statistics.fmean(self.waits_s):.1f} s, p99 {p99_s:.1f} s"
-        return f"{len(self.meetings)} meetings {self.meetings}, {self.drained} nodes drained, {waits}, {lost}"
+        met = f"{len(self.meetings)} meetings {self.meetings}, {self.doubles} with a whole GPU's job"
+        return f"{met}, {self.drained} nodes drained, {waits}, {lost}"
 
 
 def draw(count: int, gpu_count: int, load: float, duration_s: float) -> list[Draw]:
@@ -151,18 +168,20 @@ def run(sandbox: Sandbox, draws: Sequence[Draw]) -> Result:
         submitted = dict(threads.map(submit, draws))
     sandbox.wait_for_queue(3600.0)
 
-    waits_s, stays = [], []
+    waits_s, stays = [], list[Stay]()
     for job, submitted_s in submitted.items():
         line, _, end = (sandbox.layout.jobs / f"{job}.out").read_text().strip().rpartition("\n")
-        node, gpu, uid, start = line.splitlines()[-1].split()
+        node, gpu, uid, percent, start = line.splitlines()[-1].split()
         waits_s.append(float(start) - submitted_s)
-        stays.append(((node, gpu), int(uid), float(start), float(end)))
-    meetings = []
-    for _, group in groupby(sorted(stays), key=lambda stay: stay[0]):
-        there = list(group)
-        for (_, uid, start, end), (_, other, other_start, other_end) in combinations(there, 2):
-            if uid != other and start < other_end and other_start < end:
-                meetings.append(f"{there[0][0]}: {uid} {start} {end}, {other} {other_start} {other_end}")
+        stays.append(Stay(f"{node}:{gpu}", int(uid), float(start), float(end), percent != "0"))
+    meetings, doubles = [], 0
+    for one, other in combinations(stays, 2):
+        if one.gpu != other.gpu or one.uid == other.uid or one.start_s >= other.end_s or other.start_s >= one.end_s:
+            continue
+        if one.is_share and other.is_share:
+            meetings.append(f"{one} {other}")
+        else:
+            doubles += 1
 
     states = sandbox.run("sinfo", "-hN", "-o", "%T").stdout.split()
     listed = sandbox.run("squeue", "-ht", "all", "-O", "JobID:16,RestartCnt:8,admin_comment:1100").stdout.splitlines()
@@ -170,6 +189,7 @@ def run(sandbox: Sandbox, draws: Sequence[Draw]) -> Result:
     lost = sum(" BACK " in line for line in mine)
     return Result(
         meetings=meetings,
+        doubles=doubles,
         drained=sum("drain" in state or "down" in state for state in states),
         waits_s=waits_s,
         shares=lost + sum(" REWRITE gres/gpu:1 -> gres/mps" in line for line in mine),

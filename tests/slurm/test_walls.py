@@ -84,7 +84,9 @@ def site(
         yield site
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.short] * (name in SHORT)) for name in WAYS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.short if name in SHORT else pytest.mark.nightly) for name in WAYS]
+)
 def test_no_job_gets_beyond_its_part(site: Site, name: str, tmp_path: Path) -> None:
     way = WAYS[name]
     over, program = tmp_path / "over", tmp_path / "program"

@@ -12,7 +12,7 @@ from gpusage_slurm.install.node_scripts import PROLOG
 COMMAND = r"""#!/bin/sh
 case "${0##*/} $*" in
     squeue*%t*) printf '%s\n' "$HERE" ;;
-    squeue*%U*) printf '12 1001 n1 gres:mps:50\n13 1002 n2 gres:mps:25\n14 1000 n3 gres:mps:25\n' ;;
+    squeue*%U*) printf '12 1001 %s gres:mps:50\n13 1002 n2 gres:mps:25\n14 1000 n3 gres:mps:25\n' "${STRANGER:-n1}" ;;
     squeue*%F*) echo "20|18|3|$HELD||$EXCLUDED|(v100|a100)&ib" ;;
     squeue*-O*) printf '20              %s   %s\n' "$REQUEUE" "$MARK" ;;
     sinfo*) for node in n1 n2 n3; do echo "$node v100,ib gpu:v100:4(S:0),mps:v100:400(S:0) 64 1000"; done ;;
@@ -52,6 +52,11 @@ def test_it_avoids_the_nodes_of_strangers_and_keeps_what_its_user_wrote(tmp_path
         "requeue 18_3",
         "update JobId=18_3 ExcNodeList=n1,n2 StartTime=now+2 Requeue=0",
     ]
+
+
+def test_a_stranger_on_several_nodes_keeps_it_off_each_of_them_and_off_no_other(tmp_path: Path) -> None:
+    lines = commands_to(tmp_path, STRANGER="n[1-2]", SHOWN="n1 n2 n2")
+    assert lines[-1] == "update JobId=18_3 ExcNodeList=n1,n2 StartTime=now+2 Requeue=1"
 
 
 @pytest.mark.parametrize(("held", "gpu"), [("gres/mps:40,gres/lic:1", "gpu:1"), ("gres:mps:40,gres:lic:1", "mps:100")])

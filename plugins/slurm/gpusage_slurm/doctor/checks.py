@@ -23,7 +23,7 @@ from gpusage.cli.admin import (
 )
 from gpusage_slurm.cluster.observation import may_change_jobs
 from gpusage_slurm.doctor import gpu_checks
-from gpusage_slurm.doctor.evidence import Evidence, dry_run_crashes, is_vulnerable
+from gpusage_slurm.doctor.evidence import Evidence, books_gpus_twice, dry_run_crashes, is_vulnerable
 from gpusage_slurm.install.lua_scripts import find_block
 from gpusage_slurm.install.node_scripts import (
     EPILOG,
@@ -138,6 +138,9 @@ def release(name: str, evidence: Evidence) -> Finding:
     if dry_run_crashes(evidence.settings):
         observation = f"slurmctld {running} may crash when anybody tries `sbatch --test-only`, as our dry run does"
         return warned(name, observation, "update Slurm to 26.05.4 or newer; the dry run is left out till then")
+    if books_gpus_twice(evidence.settings):
+        observation = f"slurmctld {running} may start a job with a whole GPU on a GPU that has shares, of whomever"
+        return warned(name, observation, "update Slurm to 23.11.5 or newer, which also mends vulnerabilities")
     if is_vulnerable(evidence.settings):
         observation = f"slurmctld {running} may have vulnerabilities that 25.05.9, 25.11.8 and 26.05.4 fixed"
         return warned(name, observation, "update Slurm, unless your distribution says that it has fixed them")

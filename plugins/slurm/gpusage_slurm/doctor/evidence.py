@@ -35,6 +35,8 @@ from gpusage_slurm.install.site import Site, find_site, plan_installation, socke
 _PARTS = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 # In these slurmctld may crash at `sbatch --test-only`.
 _DRY_RUN_CRASHES = ((26, 5, 0), (26, 5, 1))
+# By Slurm's changelog, the first that never allocates a GPU together with shares of it.
+_COUNTS_SHARES = (23, 11, 5)
 _MENDED = ((25, 5, 9), (25, 11, 8), (26, 5, 4))
 """The first of each series without the six vulnerabilities that these three mended; older series have no such one."""
 
@@ -87,6 +89,15 @@ class Evidence:
 def dry_run_crashes(settings: Mapping[str, str]) -> bool:
     """Return whether `sbatch --test-only` could crash this slurmctld."""
     return _release(settings) in _DRY_RUN_CRASHES
+
+
+def books_gpus_twice(settings: Mapping[str, str]) -> bool:
+    """Return whether this slurmctld may start a job with a whole GPU on a GPU that has shares.
+
+    Tried on 22.05.8, without gpusage: once one of the shares ends, the others are not counted. 24.11.5 counts them.
+    """
+    running = _release(settings)
+    return running is not None and running < _COUNTS_SHARES
 
 
 def is_vulnerable(settings: Mapping[str, str]) -> bool:

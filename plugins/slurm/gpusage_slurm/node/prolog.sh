@@ -104,7 +104,10 @@ END
     kinds=$(ask sinfo -hN -t idle,mix,alloc -p "$SLURM_JOB_PARTITION" -o "%N %f %G %c %m") || return
     kind=$(echo "$kinds" | sed -n "s/^$node //p" | head -n 1)
     strange=$(echo "$running" | awk -v user="$SLURM_JOB_UID" -v room=$((units - mine)) '
-        $2 != user && $4 ~ /mps:[0-9]+/ { count = $4; sub(/.*mps:/, "", count); if (count + 0 <= room) print $3 }' | sort -u)
+        $2 != user && $4 ~ /mps:[0-9]+/ { count = $4; sub(/.*mps:/, "", count); if (count + 0 <= room) print $3 }')
+    # A job of several nodes has a list of them, n[1-2].
+    case $strange in *"["* | *,*) strange=$(ask scontrol show hostnames "$(echo "$strange" | paste -sd , -)") || return ;; esac
+    strange=$(echo "$strange" | sort -u)
     left=$(echo "$kinds" | sed -n "s|^\([^ ]*\) $kind\$|\1|p" | grep -vxF "$node" | grep -vxF "$strange" |
         grep -cvxF "$(echo "$own" | tr , '\n')")
     avoided=$(echo "$node $strange" | tr ' ' '\n' | grep . | sort -u | grep -vxF "$(echo "$own" | tr , '\n')" | paste -sd , -)

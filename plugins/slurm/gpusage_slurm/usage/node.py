@@ -42,6 +42,7 @@ CHECK_INTERVAL_S = 900.0
 """When slurmctld is asked whether the job still runs: an epilog may never come, or before this process can hear it."""
 LIMIT_AGE_S = 3600.0
 """How often a node looks what limits memory there, as nvidia-smi may take seconds, and as slurmctld may be away."""
+LIMIT_RETRY_S = 300.0
 LONGEST_POST_S = 30.0
 JITTER_S = 3.0
 """Jobs that end together do not all ask slurmctld in the same second."""
@@ -66,6 +67,11 @@ def post_limit(folder: UsageSpool, node: str) -> None:
     because = f"({_NO_WORD.sub('~', offers.because).strip('~')})" if offers.because else ""
     with suppress(RequestError, OSError):
         post_usage(folder, node, f"gpusage-limit:{offers.limited_by}{because}")
+        return
+
+    # slurmctld may be away: it is asked again soon, though not by each job.
+    soon_s = time.time() - LIMIT_AGE_S + LIMIT_RETRY_S
+    os.utime(posted, (soon_s, soon_s))
 
 
 def post_usage(folder: UsageSpool, node: str, limit_word: str = "") -> None:

@@ -296,6 +296,16 @@ def test_releases_that_crash_in_a_dry_run_or_have_known_vulnerabilities_are_name
     assert (finding(evidence, "release").verdict, finding(evidence, "dry run").verdict) == (verdict, dry_run)
 
 
+@pytest.mark.parametrize(
+    ("running", "books_twice"), [("22.05.8", True), ("23.11.4", True), ("23.11.5", False), ("24.11.5", False)]
+)
+def test_releases_that_give_a_gpu_with_shares_away_are_named(
+    healthy: Evidence, running: str, books_twice: bool
+) -> None:
+    evidence = replace(healthy, settings={**healthy.settings, "slurm_version": running})
+    assert ("that has shares" in finding(evidence, "release").observation) is books_twice
+
+
 @pytest.mark.parametrize(("mode", "verdict"), [("observe", "warn"), ("advise", "warn"), ("enforce", "fail")])
 @pytest.mark.parametrize("key", ["prolog[1]", "epilog"])
 def test_enforce_fails_without_prolog_or_epilog(healthy: Evidence, key: str, mode: SiteMode, verdict: str) -> None:
