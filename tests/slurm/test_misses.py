@@ -89,6 +89,7 @@ ORDINARY = (
     Form("an old line in an appended log", "$TRAIN 'sys.exit(1)' >>$OLD.2 2>&1", short=True),
     Form("an old line in an appended output", "$TRAIN 'sys.exit(1)'", ("--output=old-output", "--open-mode=append")),
     Form("an old line that is printed", "cat $OLD.3; $TRAIN 'raise ValueError(2)'"),
+    Form("an old line just before", "cat $OLD.3; $TRAIN 'sys.exit(3)'"),
     Form("caught, then another error", f"$TRAIN '{CAUGHT}raise ValueError(3)'", short=True),
     Form("caught, then an exception's line alone", f"$TRAIN '{CAUGHT}sys.exit(\"ValueError: no such label\")'"),
     Form("caught, then completed", f"$TRAIN '{CAUGHT}'", short=True),
@@ -119,7 +120,8 @@ ORDINARY = (
     Form("an illegal address", "$TRAIN 'raise RuntimeError(\"CUDA error: an illegal memory access\")'"),
     Form("the host's memory", "$TRAIN 'raise MemoryError(\"Unable to allocate 9 GiB for an array with shape 1\")'"),
     Form("the loader", "$TRAIN 'raise RuntimeError(\"DataLoader worker (pid 1) is killed by signal: Killed.\")'"),
-    Form("no program on the GPU", "echo 'CUDA out of memory'; python3 -c 'raise RuntimeError(\"CUDA out of memory\")'"),
+    Form("no program on the GPU", "for i in $(seq 300); do [ -e $ENDS/$SLURM_JOB_ID ] || sleep 0.1; done\n"
+         "echo 'CUDA out of memory'; python3 -c 'raise RuntimeError(\"CUDA out of memory\")'"),
     Form("the words after a success", "$TRAIN ''; echo 'torch.OutOfMemoryError: CUDA out of memory'; exit 1"),
     *(
         Form(f"exit {status}", f"$TRAIN 'sys.exit({status})'; exit {status}")
@@ -145,7 +147,7 @@ def export(sandbox: Sandbox) -> str:
     program, jobs = give_training(sandbox), sandbox.layout.jobs
     for name in ("old.1", "old.2", "old.3", "old-output"):
         (jobs / name).write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
-    return f"--export=ALL,TRAIN={program},OLD={jobs / 'old'}"
+    return f"--export=ALL,TRAIN={program},OLD={jobs / 'old'},ENDS={sandbox.layout.state}/mps/ends"
 
 
 def run(sandbox: Sandbox, export: str, forms: tuple[Form, ...]) -> dict[str, tuple[list[str], list[int]]]:
@@ -161,7 +163,11 @@ def run(sandbox: Sandbox, export: str, forms: tuple[Form, ...]) -> dict[str, tup
         ends_by_form: dict[str, tuple[list[str], list[int]]] = {}
         for name, job in jobs.items():
             records = sandbox.run("scontrol", "--oneliner", "show", "job", job).stdout.splitlines()
+            # 26.05 shows the command of sbatch, with its ends of lines.
+            records = [record for record in records if record.startswith("JobId=")]
             fields = [dict(word.split("=", 1) for word in record.split() if "=" in word) for record in records]
+            if not fields:
+                return None  # slurmctld is busy
             ends_by_form[name] = ([each["JobState"] for each in fields], [int(each["Restarts"]) for each in fields])
         return ends_by_form if all(state in ENDED for states, _ in ends_by_form.values() for state in states) else None
 

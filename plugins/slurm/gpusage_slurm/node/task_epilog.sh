@@ -28,8 +28,10 @@ BEGIN {
     lacks = lacks "|(fail|unable|cannot|can.t|could not).*alloc.*(memory|buffer|bytes|[0-9] ?[kmg]i?b|gpu|cuda|device|tensor)"
     lacks = lacks "|(not enough|insufficient|no available|no free|exhausted).*memory|exhausted.*(alloc|oom)"
     lacks = lacks "|(less|larger|more) than.*(gpu memory|kv cache)"
-    others = "fallocate|no space left|retry|fall(ing|s)? ?back|trying again"
-    host = "cpu|host|heap|array with shape|cannot allocate memory|shared memory|shm|mmap|oom.kill|bad_alloc *$"
+    gpus = "cuda|gpu|device|vram|hip ?(error|out|malloc)|cublas|cudnn|resource_?exhausted|bfc|requested buffer"
+    gpus = gpus "|cache blocks|mem.fraction"
+    others = "fallocate|no space left|retry|fall(ing|s)? ?back|trying again|usage:|^w(arning)?[ :]|cpuallocator|cpu:[0-9]"
+    host = "cpu|(^|[^a-z])host|heap|array with shape|cannot allocate memory|shared memory|shm|mmap|oom.kill|bad_alloc *$"
 }
 match($0, /Traceback \(most recent call last\)/) {
     prefix = substr($0, 1, RSTART - 1) # of a rank or a logger, before each line
@@ -42,12 +44,12 @@ match($0, /Traceback \(most recent call last\)/) {
     line = tolower(line)
     if (line ~ /^[^ \t]/) lines_after++
 }
-line ~ /during handling of the above exception|direct cause of the following exception/ { chained = 1; next }
-line ~ lacks && line !~ others && (line !~ host || line ~ /cuda|gpu|device|vram/) {
+line ~ /^exception ignored in|^error in atexit|(during handling of the above|direct cause of the following) exception/ { chained = 1; next }
+line ~ lacks && line ~ gpus && line !~ others && (line !~ host || line ~ /cuda|gpu|device|vram/) {
     if (verdict != "memory" || unfinished) raised = unfinished
     verdict = "memory"; unfinished = lines_after = 0; next
 }
-{ follows = line ~ /process|worker|child|exit ?(code|status)|root cause/ }
+{ follows = line ~ /process|worker|child|exit ?(code|status)|root cause|closed by peer|connection ?reset|broken ?pipe|eoferror/ }
 unfinished && line ~ /^[^ \t]/ {
     if (verdict == "") { verdict = follows && before ? before : "other"; raised = 1 }
     unfinished = 0; next
