@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -45,8 +44,7 @@ SCRIPT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+class Draw(NamedTuple):
     """A job: when it is submitted, in seconds from the start; by whom; its comment, empty for one that stays whole."""
 
     at_s: float
@@ -65,8 +63,7 @@ class Stay(NamedTuple):
     is_share: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(NamedTuple):
     """What became of the jobs.
 
     Attributes:
@@ -98,8 +95,7 @@ class Result:
 def draw(count: int, gpu_count: int, load: float, duration_s: float) -> list[Draw]:
     """Return jobs whose whole GPUs would keep the part *load* of *gpu_count* GPUs busy."""
     numbers = random.Random(0)  # no secret
-    draws: list[Draw] = []
-    at_s = 0.0
+    draws, at_s = list[Draw](), 0.0
     while len(draws) < count:
         uid, size = numbers.choice(USERS), max(1, round(numbers.expovariate(1 / BURST)))
         comment = "" if numbers.random() < WHOLE_PART else numbers.choice(SHARES)
@@ -124,22 +120,19 @@ def install(sandbox: Sandbox, settings: str = "") -> None:
     install_plugin(sandbox, "enforce", f"[slurm]\nlimit_ms = 1000\n{settings}")
     conf, toml = sandbox.layout.slurm_conf, sandbox.layout.gpusage_toml
     toml.write_text(toml.read_text().replace("refresh_s = 1\n", "refresh_s = 1\nstuck_after_s = 2\n"))
-    control = shutil.copy(
-        ROOT / "tests/standins/nvidia-cuda-mps-control", sandbox.layout.state
-    )  # its log lies beside it
+    control = shutil.copy(ROOT / "tests/standins/nvidia-cuda-mps-control", sandbox.layout.state)
     for script in (PROLOG, EPILOG, TASK_PROLOG):
         wrapper, copy = script.copy(sandbox.layout.etc), script.copy(sandbox.layout.libexec)
-        exports = f"GPUSAGE_MPS_CONTROL={control} GPUSAGE_CUDA_LIBRARY=none"
-        folder = f"GPUSAGE_MPS_FOLDER={sandbox.layout.state}/mps/$SLURMD_NODENAME"
-        path = f"PATH={sandbox.installation.programs}:/usr/bin:/bin"
-        wrapper.write_text(f"#!/bin/sh\nexport {exports} {folder} {path}\nexec {copy}\n")
+        exports = f"GPUSAGE_MPS_CONTROL={control} GPUSAGE_CUDA_LIBRARY=none PATH={sandbox.installation.programs}:$PATH"
+        exports += f" GPUSAGE_MPS_FOLDER={sandbox.layout.state}/mps/$SLURMD_NODENAME"
+        wrapper.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\nexport {exports}\nexec {copy}\n")
         wrapper.chmod(0o755)
         conf.write_text(conf.read_text().replace(f"{script.key}={copy}", f"{script.key}={wrapper}"))
     # The jobs bring their cards, so that nobody reads the same models a thousand times.
     lines = conf.read_text().splitlines(keepends=True)
     conf.write_text("".join(line for line in lines if not line.startswith("CliFilterPlugins=")))
-    for folder_above in (sandbox.layout.state, sandbox.layout.etc, sandbox.layout.libexec):
-        folder_above.chmod(0o711)
+    for folder in (sandbox.layout.state, sandbox.layout.etc, sandbox.layout.libexec):
+        folder.chmod(0o711)
     sandbox.reconfigure()
 
 
@@ -202,22 +195,15 @@ def run(sandbox: Sandbox, draws: Sequence[Draw]) -> Result:
 @click.option("--jobs", "count", default=1000, show_default=True)
 @click.option("--nodes", default="16xv100:2", show_default=True)
 @click.option("--release", default=None, help="Of Debian or Ubuntu, as of `gpusage slurm sandbox up`.")
-@click.option("--load", default=1.0, show_default=True, help="Work for whole GPUs, as a part of what there are.")
 @click.option("--duration", "duration_s", default=40.0, show_default=True, help="Mean seconds of a job.")
-@click.option("--without/--with", "is_without", default=None, help="One of the two runs alone.")
-def main(
-    count: int, nodes: str, release: str | None, load: float, duration_s: float, *, is_without: bool | None
-) -> None:
+def main(count: int, nodes: str, release: str | None, duration_s: float) -> None:
     """Run the same jobs without gpusage and with it, and print a line for each."""
-    gpu_count = sum(node.gpu_count for node in parse_nodes(nodes))
-    draws = draw(count, gpu_count, load, duration_s)
-    for without in (True, False):
-        if is_without is not None and is_without != without:
-            continue
+    draws = draw(count, sum(node.gpu_count for node in parse_nodes(nodes)), 1.0, duration_s)
+    for name in ("without", "with"):
         with started(nodes, release) as sandbox:
-            if not without:
+            if name == "with":
                 install(sandbox)
-            click.echo(f"{'without' if without else 'with'} gpusage: {run(sandbox, draws)}")
+            click.echo(f"{name} gpusage: {run(sandbox, draws)}")
 
 
 if __name__ == "__main__":
