@@ -139,7 +139,9 @@ may_be_shared() {
 # Classify this run's text in a file; nothing if another job may have written what is there.
 classify_output() {
     verdict=$(classify_text "$1" "$2" "$3")
-    [ "$verdict" != memory ] || [ "$4" = own ] || is_named_by_job "$1" || ! may_be_shared "$1" || verdict=
+    # Only this job has the file open now; a task of its array may have written before.
+    [ "$verdict" != memory ] || [ "$4${SLURM_ARRAY_TASK_ID:-}" = own ] || is_named_by_job "$1" || ! may_be_shared "$1" ||
+        verdict=
     echo "$verdict"
 }
 
