@@ -240,7 +240,7 @@ def test_jobs_that_got_no_answer_are_counted_when_the_client_tells_of_them(daemo
     daemon.ask({**daemon.question(), "missed": [1]})
     daemon.ask({**daemon.question(), "until_s": time.time() - 0.01, "missed": {"silent": 5}})  # will be told once more
     assert daemon.status()["missed"] == {"silent": 3, "rest": 42, "unreachable": 0, "strange": 0, "refused": 0}
-    assert "slurm: jobs before this one got no answer: silent 3, rest 40" in daemon.log()
+    assert "slurm: jobs before this one were left unchanged: silent 3, rest 40" in daemon.log()
 
 
 def test_an_adapter_that_can_wait_longer_says_so_and_gets_its_answer(idle: Daemon) -> None:

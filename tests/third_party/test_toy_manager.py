@@ -95,7 +95,7 @@ def test_status_shows_it_beside_the_others(daemon: Site) -> None:
     shown = daemon.gpusage("status")
     assert shown.returncode == 0, shown.stderr
     assert "\nToy 1.0, seen " in shown.stdout
-    assert "  v100 (v100-sxm2-16gb): 3 of 8 free, shared in 100 units\n" in shown.stdout
+    assert "  v100 (v100-sxm2-16gb): 3 of 8 free, shared in 100 units, memory limited by cap" in shown.stdout
 
 
 def test_what_status_prints_is_a_cluster_file(daemon: Site) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import RESERVE_MIB, RESERVE_PER_THOUSAND, memory_cap_bytes
-from gpusage.node.dividing import PROGRAM
+from gpusage.node.dividing import WALL
 from gpusage_hooks.units import GIB, MIB
 
 JAVA = Path(__file__).parents[3] / "plugins/yarn/java/src/main/java/org/gpusage/yarn/GpuMemory.java"
@@ -33,7 +33,7 @@ def test_the_reserve_covers_what_the_driver_keeps(nvml_mib: int) -> None:
 def test_nodes_keep_the_same_reserve() -> None:
     """Of Slurm, in the shell; of YARN, in Java."""
     counted = f"(total - {RESERVE_MIB} - total * {RESERVE_PER_THOUSAND} / 1000) * share / 100"
-    assert counted in PROGRAM.read_text(encoding="utf-8")
+    assert counted in WALL.read_text(encoding="utf-8")
     java = JAVA.read_text(encoding="utf-8")
     assert f"long RESERVE_MIB = {RESERVE_MIB};" in java
     assert f"long RESERVE_PER_THOUSAND = {RESERVE_PER_THOUSAND};" in java
