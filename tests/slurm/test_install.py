@@ -163,11 +163,10 @@ def test_a_sites_own_prolog_runs_first_and_a_share_has_its_daemon_while_it_runs(
     bare.run("sbatch", "--wait", f"--output={output}", "--gres=mps:40", f"--wrap=ls {mps}/jobs {mps}/gpu-0/pipe")
     wait_until(lambda: log.exists() and log.read_text().endswith("epilog_slurmd\n"))
     assert output.read_text().split() == [f"{mps}/gpu-0/pipe:", "running", f"{mps}/jobs:", "1"]
-    assert log.read_text().splitlines() == [
+    # Whether the daemon runs, and has a fault, is asked more than once.
+    assert [line for line in log.read_text().splitlines() if line != "get_server_list"] == [
         "site prolog_slurmd",
-        "get_server_list",
         "-d device=0 ceiling=none",
-        "get_server_list",
         "quit",
         "site epilog_slurmd",
     ]

@@ -196,8 +196,8 @@ LIGHT = COMMENT.replace(",slowdown=1", "")
 @pytest.mark.one_release
 def test_a_share_that_fails_after_its_cap_was_filled_did_not_lack_memory(sandbox: Sandbox) -> None:
     """An allocator that keeps what it frees fills every cap; what failed here was no program on the GPU."""
-    name = f"--job-name=filled-{time.time_ns()}"  # the next try of a job of one name is whole, here as well
-    wrap = f"{FILLED}\n{holding(sandbox, 'cap')}\nexit 1"
+    name = f"--job-name=filled-{time.time_ns()}"  # the next try of a job of one name or script is whole, here as well
+    wrap = f": {name}\n{FILLED}\n{holding(sandbox, 'cap')}\nexit 1"
     job = submit_share(sandbox, f"--comment={LIGHT}", name, wrap=wrap)
     release(sandbox, job)
     wait_for_state(sandbox, job, "FAILED", restarts=0)
