@@ -118,7 +118,7 @@ classify_text() {
 # Return whether the name of a file has the number of the job, or of the array's task, so that no other job writes it.
 is_named_by_job() {
     folder=${1%/*}
-    set -- "${folder##*/}/${1##*/}" # a folder further up may have any number
+    set -- "/${folder##*/}/${1##*/}" # a folder further up may have any number
     for number in "$SLURM_JOB_ID" ${SLURM_ARRAY_JOB_ID:+"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"}; do
         case $1 in *[!0-9]"$number" | *[!0-9]"$number"[!0-9_]*) return 0 ;; esac
     done
