@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -144,11 +145,12 @@ def requested(sandbox: Sandbox, *options: str) -> tuple[str, str]:
 
 def test_a_quota_on_gpus_keeps_shares_away_until_billing_has_it_too(sandbox: Sandbox, conf: Path) -> None:
     """Before, six shares and two GPUs of one user ran at once under MaxTRESPerUser=gres/gpu=2."""
-    user = f"modify user {user_name()} where account={ACCOUNT} set qos+=quota"
-    manage(sandbox, "add qos quota set MaxTRESPU=gres/gpu=1", user)
-    tres, mark = requested(sandbox, "--qos=quota")
+    quota = f"quota{time.time_ns()}"  # a second run finds no QOS of the first
+    user = f"modify user {user_name()} where account={ACCOUNT} set qos+={quota}"
+    manage(sandbox, f"add qos {quota} set MaxTRESPU=gres/gpu=1", user)
+    tres, mark = requested(sandbox, f"--qos={quota}")
     assert tres == WHOLE
-    assert "quality of service quota has a limit that does not count shares (MaxTRESPU=gres/gpu=1)" in mark
+    assert f"quality of service {quota} has a limit that does not count shares (MaxTRESPU=gres/gpu=1)" in mark
     assert requested(sandbox)[0] == SHARE  # of another QOS
 
     # As doctor says.
@@ -164,7 +166,7 @@ def test_a_quota_on_gpus_keeps_shares_away_until_billing_has_it_too(sandbox: San
     manage(sandbox, command.removeprefix("sacctmgr "))
     assert doctor(sandbox, "limits")["verdict"] == "pass"
 
-    share, whole = (LIGHT, "--qos=quota"), ("--qos=quota",)
+    share, whole = (LIGHT, f"--qos={quota}"), (f"--qos={quota}",)
     held = ("PD", "QOSMaxBillingPerUser")
     assert states(sandbox, NO_LIMIT, share, share, whole) == [("R", "None"), ("R", "None"), held]
     assert states(sandbox, NO_LIMIT, whole, share) == [("R", "None"), held]

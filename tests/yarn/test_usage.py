@@ -80,6 +80,7 @@ def test_what_a_container_did_on_its_gpu_is_told_with_its_user_and_its_end(jar: 
         division="percentage",
         share_percent=40,
         thread_percent=40,
+        limited_by="cap",
         memory_limit_bytes=memory_cap_bytes(v100.memory_bytes, 40),
     )  # which a client with the container's variables has seen
     assert (usage.gpu_utilization, usage.sm_activity, usage.dram_activity) == (0.4, 0.3, 0.2)
