@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from gpusage.node.dividing.granted import NOT_READ_BACK, read_granted
 from gpusage_hooks.types import Allocation
+from mps import PROGRAM
 
 ALLOCATION = Allocation(division="percentage", share_percent=40, thread_percent=40)
 WRITTEN = {"division": "percentage", "share_percent": 40, "thread_percent": 40, "memory_limit_bytes": None}
@@ -104,3 +106,21 @@ def test_a_number_of_sms_that_no_gpu_has_was_not_read_back(node: Path, count: in
     granted = read_granted("7", folder=node, sm_count=132)
     assert granted is not None
     assert (granted.thread_percent, granted.trouble) == (100, NOT_READ_BACK)
+
+
+def test_the_record_of_a_job_without_mps_stays_while_it_runs(tmp_path: Path) -> None:
+    """Others' records of a day ago go when the next job starts: it runs longer than that."""
+
+    def call(verb: str, job: str) -> None:
+        share = {"GPUSAGE_GPU": "0", "GPUSAGE_SHARE_PERCENT": "40", "GPUSAGE_USER": str(os.getuid())}
+        missing = {"GPUSAGE_MPS_CONTROL": str(tmp_path / "none"), "GPUSAGE_MPS_FOLDER": str(tmp_path)}
+        subprocess.run([PROGRAM, verb, job], check=False, env={"PATH": os.environ["PATH"], **share, **missing})
+
+    for job in ("7", "8"):
+        call("enter", job)
+    call("leave", "8")
+    records = {job: tmp_path / "granted" / f"{job}.json" for job in ("7", "8")}
+    for record in records.values():
+        os.utime(record, (0, 0))
+    call("enter", "9")
+    assert (records["7"].exists(), records["8"].exists()) == (True, False)
