@@ -60,6 +60,7 @@ class GpuRequest:
         bindable: Whether its adapter can hold it to some GPU types, and knows all that it asks of its node.
         deadline_s: In how many seconds it must have ended; ``None`` where it need not.
         avoided_nodes: Those that must not run it, by name; what its user excludes comes first.
+        keeps_apart: Whether it avoids some of them for the jobs of other users there.
         steerable: Whether its adapter can keep it off nodes, and knows all else that it asks of its node.
         repeatable: Whether a run that fails for want of memory can be repeated on a whole GPU before anybody sees it
             fail. If not, the job gets a share only where even `GpuNeed.certain_memory_bytes` fit, also behind a wall.
@@ -83,6 +84,7 @@ class GpuRequest:
     bindable: bool = True
     deadline_s: int | None = None
     avoided_nodes: tuple[str, ...] = ()
+    keeps_apart: bool = False
     steerable: bool = True
     repeatable: bool = True
 
