@@ -140,6 +140,7 @@ class GpuPool:
         gpu: Catalogue name, ``None`` where the site's type name is not understood.
         site_type: The site's own name of the type, in the manager's words: a GRES type, a node label.
         mps_per_gpu: Units that one shared GPU counts, ``None`` where it cannot be shared.
+        shards_per_gpu: The same of a resource that divides a GPU among jobs and limits none of them.
         feature: What a job must ask for to be sent here, ``None`` where there is none.
         exact_feature: One that is on exactly the nodes of these GPUs, which have no others: it holds a job here.
         share_feature: One that is on exactly those of these nodes that can be shared, and on no other nodes that can;
@@ -161,6 +162,7 @@ class GpuPool:
     gpu_count: int
     free_gpu_count: int
     mps_per_gpu: int | None = None
+    shards_per_gpu: int | None = None
     feature: str | None = None
     exact_feature: str | None = None
     share_feature: str | None = None

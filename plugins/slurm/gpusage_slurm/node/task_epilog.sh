@@ -20,7 +20,8 @@ fi
 # Finds the last failure in a text. Prints "memory" if that is for want of memory on a GPU, "other" if it
 # is a Python exception of another kind, and nothing if it has none. A program coped with what came before an exception of
 # its own, but not if that speaks of another process that ended: so fail those that started the program or work with it.
-# Without an exception, its last five lines count. A name before ":" or "=" (of a setting) says nothing.
+# An exception's name alone, without a text, is of what started the program. Without an exception, the last five lines count.
+# A name before ":" or "=" (of a setting) says nothing.
 # The words are of the kind, no program's own: that a program on the GPU failed is known from its process.
 classifier='
 BEGIN {
@@ -54,7 +55,7 @@ unfinished && line ~ /^[^ \t]/ {
     if (verdict == "") { verdict = follows && before ? before : "other"; raised = 1 }
     unfinished = 0; next
 }
-verdict == "memory" && !follows && line ~ /^[a-z0-9_.]*(error|exception)(:|$)/ { verdict = "other" }
+verdict == "memory" && !follows && line ~ /^[a-z0-9_.]*(error|exception): *[^ ]/ { verdict = "other" }
 END { if (verdict != "memory" || raised || lines_after < 5) print verdict }
 '
 most_bytes=4194304
