@@ -30,7 +30,8 @@ from gpusage_hooks.types import Gpu, Interval
 from gpusage_hooks.units import GB, KIB, MHZ, MIB, TERA
 
 _VENDOR_WORDS = re.compile(r"\b(amd|instinct|nvidia|geforce|tesla|mig)\b")
-_SEPARATORS = re.compile(r"[\s_:-]+")
+_SEPARATORS = re.compile(r"[\s_:-]+|\.(?=\d+g\.)")  # a100l.2g.20gb
+_GIGABYTES = re.compile(r"\b(\d{2,3})g\b")  # v100-32g
 CONTEXT_LOW, CONTEXT_HIGH = 0.4, 1.3
 """Ends of an estimated context over its point."""
 
@@ -55,6 +56,9 @@ class Catalogue:
         self._by_key: dict[str, Gpu] = {}
         for gpu in self._rows:
             self._by_key.update(dict.fromkeys(map(name_key, gpu.aliases), gpu))
+            # Sites leave out the unit of a board's memory: a100-80.
+            for alias in gpu.aliases if gpu.parent_gpu is None else ():
+                self._by_key.setdefault(name_key(alias).removesuffix("gb"), gpu)
         for gpu in self._rows:
             self._by_key[name_key(gpu.name)] = gpu
 
@@ -113,7 +117,8 @@ def name_key(name: str) -> str:
 @lru_cache(maxsize=1024)
 def name_words(name: str) -> tuple[str, ...]:
     """Return the words of *name* that identify a GPU: ``a100``, ``sxm4`` and ``40gb`` of ``NVIDIA_A100-SXM4-40GB``."""
-    return tuple(_SEPARATORS.sub(" ", _VENDOR_WORDS.sub(" ", name.lower().replace("_", " "))).split())
+    plain = _GIGABYTES.sub(r"\1gb", _VENDOR_WORDS.sub(" ", name.lower().replace("_", " ")))
+    return tuple(_SEPARATORS.sub(" ", plain).split())
 
 
 @cache

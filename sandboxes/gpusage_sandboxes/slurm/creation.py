@@ -56,7 +56,7 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
     for node in plan.nodes:
         (layout.spool / node.name).mkdir(parents=True)
         (layout.gpus / node.name).mkdir(parents=True)
-        for number in range(node.gpu_count):
+        for number in range(node.gpu_count + sum(count for _, count in node.other_gpus)):
             (layout.gpus / node.name / f"gpu{number}").symlink_to(_DEVICE)
 
     key = layout.state / "munge.key"
