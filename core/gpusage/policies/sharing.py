@@ -58,13 +58,13 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
 
     only_slices = without_whole_gpus(policy_input)
     required = draft.request.required_gpus
-    kept = "a whole GPU is kept"
+    without = "a whole GPU is kept"
     for candidate in admitted_candidates(policy_input):
         if candidate.gpu.parent_gpu is not None and (not required or candidate.name in required):
-            kept = "no slice is chosen" if only_slices else "no share is given"
+            without = "no slice is chosen" if only_slices else "no share is given"
     # A share makes the job slower. Without the number of steps nobody knows whether it still ends in time.
     if request.deadline_s is not None and latest_step_s(policy_input) is None:
-        return _keep(draft, f"{kept}: {UNKNOWN_LENGTH}")
+        return _keep(draft, f"{without}: {UNKNOWN_LENGTH}")
 
     within, reach = limits_of(policy_input), _reach(policy_input, draft)
     # A slice is isolated and cut already, so it need save no GPU time to be the better choice. Where all are slices of
@@ -82,7 +82,7 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
             memory_cap_bytes=chosen_slice.cap_bytes,
             repeatable=chosen_slice.request.repeatable,
         )
-        reasons = _kept_off(draft)
+        reasons = _exclusions(draft)
         if only_slices:
             reasons += ["the smallest slice with room that holds it, of the slices that it may use"]
         else:
@@ -92,18 +92,18 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
         return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=candidate.need)
 
     if only_slices:
-        return _keep(draft, f"{kept}: {_why_no_slice(slices, within, policy_input)}")
+        return _keep(draft, f"{without}: {_why_no_slice(slices, within, policy_input)}")
 
     obstacle = _obstacle(policy_input.cluster, rules, within)
     if obstacle:
-        return _keep(draft, f"{kept}: {obstacle}")
+        return _keep(draft, f"{without}: {obstacle}")
 
     offered = offered_shares(policy_input)
     if not offered:
-        return _keep(draft, f"{kept}: {NO_GPU}")
+        return _keep(draft, f"{without}: {NO_GPU}")
     choice = choose(offered, reach, within, rules.bind)
     if choice is None:
-        return _keep(draft, f"{kept}: {_why_not(offered, reach, within, policy_input)}")
+        return _keep(draft, f"{without}: {_why_not(offered, reach, within, policy_input)}")
     return _on_share(draft, choice, within, policy_input)
 
 
@@ -137,7 +137,7 @@ def _keep(draft: Decision, reason: str) -> Decision:
     return replace(draft, reasons=(*draft.reasons, reason), plugin=__name__)
 
 
-def _kept_off(draft: Decision) -> list[str]:
+def _exclusions(draft: Decision) -> list[str]:
     """Return the reason that the job of *draft* is kept off GPU types, if it is."""
     return [reason for reason in draft.reasons if reason.startswith(EXCLUDES)]
 
@@ -210,7 +210,7 @@ def _on_share(draft: Decision, choice: Choice, within: Limits, policy_input: Pol
 
     price = cost(highest.slowdown)
     there = "" if price == cost(shown.slowdown) else f" on {highest.candidate.name}"
-    reasons = _kept_off(draft) if choice.binding else [*draft.reasons]
+    reasons = _exclusions(draft) if choice.binding else [*draft.reasons]
     reasons += [f"beside partners {price}{there}, {_accepted_slowdown(within)}"]
     if choice.thread_cap_percent:
         reasons += [f"{choice.thread_cap_percent} % of the threads where partners leave them"]
