@@ -119,7 +119,7 @@ def test_a_file_to_which_another_process_appends_is_not_named(job: Job) -> None:
     with (job.folder / "log").open("ab") as log:
         # Not the test's own child: those may be the job's, until they have its marks.
         other = job.start(FORK, log.fileno(), of_job=False)
-        wait_until(lambda: (job.folder / "forked").exists())
+        wait_until((job.folder / "forked").exists)
         pid = job.run(ON_GPU + "print('words'); sys.exit(1)", log.fileno())
         with_other = job.lines()
         before_exec = subprocess.Popen(["sleep", "60"], stdout=log)
