@@ -33,12 +33,22 @@ def admits(pool: GpuPool, request: GpuRequest) -> bool:
     """Return whether *pool* has GPUs, of the type that *request* insists on."""
     # Users write the type as the site or as the catalogue does, in any case.
     named = (request.gpu_type or "").casefold()
-    return pool.gpu_count > 0 and named in ("", pool.site_type.casefold(), (pool.gpu or "").casefold())
+    names = (pool.site_type.casefold(), (pool.request_type or "").casefold(), (pool.gpu or "").casefold())
+    return pool.gpu_count > 0 and (not named or named in names)
 
 
 def admitted_candidates(policy_input: PolicyInput) -> tuple[Candidate, ...]:
     """Return the candidates of *policy_input* that have GPUs, of the user's type where the user names a type."""
     return tuple(candidate for candidate in policy_input.candidates if admits(candidate.pool, policy_input.request))
+
+
+def without_whole_gpus(policy_input: PolicyInput) -> bool:
+    """Return whether every GPU that the job of *policy_input* may get is a slice (MIG)."""
+    candidates = admitted_candidates(policy_input)
+    for candidate in candidates:
+        if candidate.gpu.parent_gpu is None:
+            return False
+    return bool(candidates) and not unknown_pools(policy_input)
 
 
 def partitions_of(policy_input: PolicyInput) -> tuple[str, ...]:
