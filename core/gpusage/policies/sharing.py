@@ -35,7 +35,18 @@ from gpusage.policies.share_price import (
     sizes,
     trouble,
 )
-from gpusage_hooks.types import Cluster, Decision, GpuRequest, Interval, PolicyInput, SharingRules, Workload
+from gpusage_hooks.types import (
+    Binding,
+    Cluster,
+    Decision,
+    GpuPool,
+    GpuRequest,
+    Interval,
+    PolicyInput,
+    Price,
+    SharingRules,
+    Workload,
+)
 from gpusage_hooks.units import WHOLE_PERCENT
 
 NO_GPU = "no GPU that it may use can be shared"
@@ -74,7 +85,7 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
 
     offered = offered_shares(policy_input)
     if not offered:
-        return _keep_whole_gpu(draft, NO_GPU)
+        return _keep_unshared_gpu(draft, policy_input, within)
     choice = choose(offered, reach, within, rules.bind)
     if choice is None:
         return _keep_whole_gpu(draft, _why_not(offered, reach, within, policy_input))
@@ -109,6 +120,43 @@ def _keep_whole_gpu(draft: Decision, reason: str) -> Decision:
     return replace(draft, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"), plugin=__name__)
 
 
+def _keep_unshared_gpu(draft: Decision, policy_input: PolicyInput, within: Limits) -> Decision:
+    """Return *draft*, whose GPUs cannot be shared, with the share that would be enough if they could."""
+    shared = if_shared(policy_input)
+    # Where jobs would go then does not count here, so a share may confine this one to the types that suit it.
+    bind: Binding = "never" if policy_input.rules.sharing.bind == "never" else "always"
+    offered, reach = offered_shares(shared), _reach(shared, draft)
+    choice = choose(offered, reach, within, bind)
+    if choice is None:
+        why_not = f"; if shared, {_why_not(offered, reach, within, shared)}" if offered else ""
+        return _keep_whole_gpu(draft, NO_GPU + why_not)
+
+    highest = max(choice.offers, key=lambda offer: offer.slowdown.value)
+    names = type_names(offer.candidate for offer in choice.offers).replace(", ", " or ")
+    enough = f"if shared, {part_of(choice.share_percent, names)} would do, beside partners {cost(highest.slowdown)}"
+    price = Price(gpu=highest.candidate.gpu.name, share_percent=choice.share_percent, slowdown=highest.slowdown)
+    return replace(_keep_whole_gpu(draft, f"{NO_GPU}; {enough}"), if_shared=price)
+
+
+def if_shared(policy_input: PolicyInput) -> PolicyInput:
+    """Return *policy_input* as it would be if its whole GPUs of known types could be shared."""
+    candidates = tuple(
+        replace(each, pool=shared_pool(each.pool)) if each.gpu.parent_gpu is None else each
+        for each in policy_input.candidates
+    )
+    pools = {each.pool.site_type: each.pool for each in candidates}
+    cluster = policy_input.cluster
+    cluster = replace(cluster, pools=tuple(pools.get(pool.site_type, pool) for pool in cluster.pools))
+    return replace(policy_input, candidates=candidates, cluster=cluster)
+
+
+def shared_pool(pool: GpuPool) -> GpuPool:
+    """Return *pool* as it would be if its GPUs were divided: 100 units each, and a name that leads to it alone."""
+    name = pool.exact_feature or pool.feature or pool.site_type
+    kinds = tuple(replace(kind, has_shares=True) for kind in pool.node_kinds)
+    return replace(pool, mps_per_gpu=WHOLE_PERCENT, feature=name, exact_feature=name, node_kinds=kinds)
+
+
 def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | None:
     """Return why no share can be requested, whatever it costs; ``None`` where nothing is in the way."""
     if cluster.unshared:  # the site's own reasons; several partitions may have the same one
@@ -118,7 +166,7 @@ def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | No
         return "no slowdown is accepted"
     if not sizes(rules):
         return "the site's rules allow no size of a share"
-    if not any(pool.mps_per_gpu for pool in cluster.pools):
+    if not any(pool.gpu for pool in cluster.pools):
         return NO_GPU
     return None
 
@@ -290,11 +338,15 @@ def price_list(policy_input: PolicyInput, decision: Decision) -> tuple[SharePric
         not_chosen = "is enough, but a slice has no partners, or takes less GPU time"
     elif request.mps_thread_percent is not None:
         not_chosen = "is enough, but another share takes less GPU time"
+    elif decision.if_shared:
+        not_chosen = "would be enough, if it were shared"
     else:
         not_chosen = "is enough here, but " + (decision.reasons[-1] if decision.reasons else "nothing is changed")
 
     prices = []
-    for offer in (*slice_offers(policy_input), *offered_shares(policy_input)):
+    # Where none can be shared, prices are those that shares would have.
+    shares = offered_shares(policy_input) or offered_shares(if_shared(policy_input))
+    for offer in (*slice_offers(policy_input), *shares):
         name = offer.candidate.name
         is_taken = size == offer.share_percent and (not request.bound_types or name in request.bound_types)
         prices.append(

@@ -226,7 +226,7 @@ def _past_rows(path: Path, advisor: Advisor) -> Iterator[tuple[int, Row]]:
 
 def _rows(jobs: Iterable[PastJob]) -> Iterator[tuple[int, Row]]:
     """Yield the jobs of a workload manager's accounting as rows, each with its number."""
-    for number, job in enumerate(jobs, start=1):
+    for number, job in enumerate((job for job in jobs if not job.left_out), start=1):
         yield (
             number,
             {

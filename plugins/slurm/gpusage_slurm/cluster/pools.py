@@ -96,6 +96,20 @@ def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], u
     return usual if usual in exact else exact[0]
 
 
+def how_to_share(pools: Iterable[GpuPool]) -> str:
+    """Return the lines by which the whole GPUs of *pools* that cannot be shared could be; empty where all can."""
+    bare = [pool for pool in pools if not pool.mps_per_gpu and pool.gpu and ":" not in pool.gpu]
+    types = ", ".join(pool.site_type for pool in bare)
+    parts = [
+        f"{count}: ',mps:{100 * count}' at the end of Gres, and in its gres.conf "
+        f"'Name=mps Count={100 * count} File=/dev/nvidia{f'[0-{count - 1}]' if count > 1 else 0} Flags=all_sharing'"
+        for count in sorted({count for pool in bare for count in pool.node_gpu_counts})
+    ]
+    if not bare:
+        return ""
+    return f"To share {types}: GresTypes=gpu,mps in slurm.conf; on each such node with {'; with '.join(parts)}"
+
+
 def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCatalogue) -> GpuPool:
     """Return the pool of *site_type*; *members* are its nodes, each with how many GPUs of it the node has."""
     free, units, rooms = 0, set[int](), dict[NodeKind, list[Room]]()
@@ -138,6 +152,7 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
         node_gpu_counts=tuple(sorted({count for _, count in members if count})),
+        node_names=tuple(node.name for node, _ in members),
         limited_by=weakest,
         why_no_wall="; ".join(reasons),
         node_kinds=tuple(

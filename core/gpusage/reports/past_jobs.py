@@ -1,0 +1,117 @@
+"""What jobs held before gpusage was there, as a workload manager's own accounting has it -> runs of a report.
+
+Invariant: a row of the accounting that is no job that ended on GPUs is counted, with its reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gpusage.experience.finished_jobs import has_own_figures
+from gpusage.reports.breakdown import Dimension
+from gpusage.reports.lines import NO_NAME, Section, amount, by_section, part
+from gpusage.reports.report import Report
+from gpusage.store.rows import Observation
+from gpusage_hooks.types import Cluster, GpuPool, PastJob, Usage
+from gpusage_hooks.units import DAY_S, HOUR_S
+
+UNMEASURED = (
+    "No job has GPU memory and utilization, so nobody can say which could have shared. Slurm samples both where "
+    "slurm.conf has AccountingStorageTRES=gres/gpu and a JobAcctGatherType, and gres.conf AutoDetect=nvml; the file "
+    "needs steps and their TRESUsageInMax. Or gpusage in mode observe sees both, and changes no job."
+)
+MEASURED = "Of {of_one:,} jobs on one GPU the accounting has memory and utilization of {measured:,}"
+NO_JOB = "No job that ended on GPUs. Slurm counts GPUs only where slurm.conf has AccountingStorageTRES=gres/gpu."
+
+
+def runs_of(jobs: Iterable[PastJob], cluster: Cluster) -> list[Observation]:
+    """Return *jobs*, which ran on *cluster*, as runs that no node sampled."""
+    find_pool = _PoolFinder(cluster.pools)
+    return [
+        Observation(usage=_usage(job, find_pool(job), cluster.manager), decision=None)
+        for job in jobs
+        if not job.left_out
+    ]
+
+
+def _usage(job: PastJob, gpu: str, manager: str) -> Usage:
+    started_at_s = job.submitted_at_s if job.started_at_s is None else job.started_at_s
+    return Usage(
+        number="",
+        manager=manager,
+        job_id=job.job_id,
+        user=job.user,
+        partition=job.partition,
+        gpu=gpu,
+        gpu_count=job.gpu_count,
+        outcome=job.outcome,
+        started_at_s=started_at_s,
+        ended_at_s=started_at_s + job.duration_s,
+        memory_bytes=job.memory_bytes,
+        peak_utilization=job.peak_utilization,
+    )
+
+
+class _PoolFinder:
+    """Finds the GPUs that a job had: by its own words, else by its node, else by its partition."""
+
+    def __init__(self, pools: Sequence[GpuPool]) -> None:
+        self._names = {pool.site_type.casefold(): pool.gpu or pool.site_type for pool in pools}
+        self._by_place: dict[str, set[str]] = defaultdict(set)
+        for pool in pools:
+            for place in (*pool.node_names, *(f"partition={name}" for name in pool.partitions)):
+                self._by_place[place].add(pool.gpu or pool.site_type)
+
+    def __call__(self, job: PastJob) -> str:
+        """Return the catalogue's name, or the site's where that is not known; empty where nobody knows the type."""
+        if job.gpu_type:
+            return self._names.get(job.gpu_type.casefold(), job.gpu_type)
+        places = (self._by_place[each] for each in (job.node, f"partition={job.partition}") if each in self._by_place)
+        return next((next(iter(types)) for types in places if len(types) == 1), "")
+
+
+def past_sections(
+    report: Report, runs: Sequence[Observation], jobs: Sequence[PastJob], cluster: Cluster, by: Sequence[Dimension]
+) -> Iterator[Section]:
+    """Yield the parts of the *report* of *runs*, which were *jobs* on *cluster*."""
+    of_one = [each.usage for each in runs if each.usage.gpu_count == 1]
+    measured = [usage for usage in of_one if has_own_figures(usage)]
+    untouched = [usage for usage in measured if not usage.memory_bytes]
+
+    notes = [*_capacity_notes(report, cluster)] if runs else [NO_JOB]
+    if measured:
+        idle_hours = sum(usage.ended_at_s - usage.started_at_s for usage in untouched) / HOUR_S
+        idle = f", of which {len(untouched):,} took no GPU memory at all, in {amount(idle_hours)} GPU hours."
+        notes.append(MEASURED.format(of_one=len(of_one), measured=len(measured)) + idle)
+    elif runs:
+        notes.append(UNMEASURED)
+    bare = (pool for pool in cluster.pools if not pool.mps_per_gpu and pool.gpu and ":" not in pool.gpu)
+    unshared = ", ".join(pool.site_type for pool in bare)
+    notes += (
+        [f"Today no job can have a part of {unshared}; here they count as if they were shared."] if unshared else []
+    )
+    yield Section(title="What the file has", notes=(*notes, *cluster.notes))
+
+    dimensions = dict.fromkeys(("gpu", *by)) if runs else ()
+    yield from (by_section(dimension, report, is_first=dimension == "gpu") for dimension in dimensions)
+    rows = [(why, f"{count:,}") for why, count in left_out_counts(jobs).items()]
+    if rows:
+        yield Section(title="Rows that are not counted", columns=("why", "rows"), rows=rows)
+
+
+def left_out_counts(jobs: Iterable[PastJob]) -> Mapping[str, int]:
+    """Return how many rows are no jobs that ended on GPUs, by the reason, the most frequent first."""
+    return dict(Counter(job.left_out for job in jobs if job.left_out).most_common())
+
+
+def _capacity_notes(report: Report, cluster: Cluster) -> Iterator[str]:
+    """Yield which part of each GPU type's hours jobs booked, from the first end of a job to the last."""
+    counts = Counter[str]()
+    for pool in cluster.pools:
+        counts[pool.gpu or pool.site_type] += pool.gpu_count
+    days = (report.until_s - report.since_s) / DAY_S
+    for group in report.groups["gpu"]:
+        capacity = counts[group.name] * days * DAY_S / HOUR_S
+        of_all = f", {part(group.hours.booked, capacity)} of what {counts[group.name]} GPUs have" if capacity else ""
+        yield f"{group.name or NO_NAME['gpu']}: {amount(group.hours.booked)} GPU hours in {days:.1f} days{of_all}."
