@@ -43,7 +43,6 @@ from gpusage_hooks.types import (
     GpuRequest,
     Interval,
     PolicyInput,
-    Price,
     SharingRules,
     Workload,
 )
@@ -128,14 +127,14 @@ def _keep_unshared_gpu(draft: Decision, policy_input: PolicyInput, within: Limit
     offered, reach = offered_shares(shared), _reach(shared, draft)
     choice = choose(offered, reach, within, bind)
     if choice is None:
-        why_not = f"; if shared, {_why_not(offered, reach, within, shared)}" if offered else ""
-        return _keep_whole_gpu(draft, NO_GPU + why_not)
+        return _keep_whole_gpu(
+            draft, f"{NO_GPU}; if shared, {_why_not(offered, reach, within, shared)}" if offered else NO_GPU
+        )
 
     highest = max(choice.offers, key=lambda offer: offer.slowdown.value)
-    names = type_names(offer.candidate for offer in choice.offers).replace(", ", " or ")
-    enough = f"if shared, {part_of(choice.share_percent, names)} would do, beside partners {cost(highest.slowdown)}"
-    price = Price(gpu=highest.candidate.gpu.name, share_percent=choice.share_percent, slowdown=highest.slowdown)
-    return replace(_keep_whole_gpu(draft, f"{NO_GPU}; {enough}"), if_shared=price)
+    part = part_of(choice.share_percent, type_names(offer.candidate for offer in choice.offers).replace(", ", " or "))
+    kept = _keep_whole_gpu(draft, f"{NO_GPU}; if shared, {part} would do, beside partners {cost(highest.slowdown)}")
+    return replace(kept, if_shared=replace(highest.price, slowdown=highest.slowdown, contended_slowdown=None))
 
 
 def if_shared(policy_input: PolicyInput) -> PolicyInput:

@@ -13,7 +13,7 @@ from gpusage.reports.breakdown import Dimension
 from gpusage.reports.lines import NO_NAME, Section, amount, by_section, part
 from gpusage.reports.report import Report
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import Cluster, GpuPool, PastJob, Usage
+from gpusage_hooks.types import Cluster, PastJob, Usage
 from gpusage_hooks.units import DAY_S, HOUR_S
 
 UNMEASURED = (
@@ -26,49 +26,39 @@ NO_JOB = "No job that ended on GPUs. Slurm counts GPUs only where slurm.conf has
 
 
 def runs_of(jobs: Iterable[PastJob], cluster: Cluster) -> list[Observation]:
-    """Return *jobs*, which ran on *cluster*, as runs that no node sampled."""
-    find_pool = _PoolFinder(cluster.pools)
-    return [
-        Observation(usage=_usage(job, find_pool(job), cluster.manager), decision=None)
-        for job in jobs
-        if not job.left_out
-    ]
+    """Return *jobs*, which ran on *cluster*, as runs that no node sampled.
 
+    The GPUs of a job are those of its row, else of its node, else of its partition, where these have one type.
+    """
+    types: dict[str, set[str]] = defaultdict(set)
+    for pool in cluster.pools:
+        places = [f"node={name}" for name in pool.node_names] + [f"partition={name}" for name in pool.partitions]
+        for key in (f"type={pool.site_type.casefold()}", *places):
+            types[key].add(pool.gpu or pool.site_type)
 
-def _usage(job: PastJob, gpu: str, manager: str) -> Usage:
-    started_at_s = job.submitted_at_s if job.started_at_s is None else job.started_at_s
-    return Usage(
-        number="",
-        manager=manager,
-        job_id=job.job_id,
-        user=job.user,
-        partition=job.partition,
-        gpu=gpu,
-        gpu_count=job.gpu_count,
-        outcome=job.outcome,
-        started_at_s=started_at_s,
-        ended_at_s=started_at_s + job.duration_s,
-        memory_bytes=job.memory_bytes,
-        peak_utilization=job.peak_utilization,
-    )
-
-
-class _PoolFinder:
-    """Finds the GPUs that a job had: by its own words, else by its node, else by its partition."""
-
-    def __init__(self, pools: Sequence[GpuPool]) -> None:
-        self._names = {pool.site_type.casefold(): pool.gpu or pool.site_type for pool in pools}
-        self._by_place: dict[str, set[str]] = defaultdict(set)
-        for pool in pools:
-            for place in (*pool.node_names, *(f"partition={name}" for name in pool.partitions)):
-                self._by_place[place].add(pool.gpu or pool.site_type)
-
-    def __call__(self, job: PastJob) -> str:
-        """Return the catalogue's name, or the site's where that is not known; empty where nobody knows the type."""
-        if job.gpu_type:
-            return self._names.get(job.gpu_type.casefold(), job.gpu_type)
-        places = (self._by_place[each] for each in (job.node, f"partition={job.partition}") if each in self._by_place)
-        return next((next(iter(types)) for types in places if len(types) == 1), "")
+    runs = []
+    for job in jobs:
+        keys = (
+            [f"type={job.gpu_type.casefold()}"] if job.gpu_type else [f"node={job.node}", f"partition={job.partition}"]
+        )
+        known = [name for key in keys if len(types.get(key, ())) == 1 for name in types[key]]
+        started_at_s = job.submitted_at_s if job.started_at_s is None else job.started_at_s
+        usage = Usage(
+            number="",
+            manager=cluster.manager,
+            job_id=job.job_id,
+            user=job.user,
+            partition=job.partition,
+            gpu=known[0] if known else job.gpu_type or "",
+            gpu_count=job.gpu_count,
+            outcome=job.outcome,
+            started_at_s=started_at_s,
+            ended_at_s=started_at_s + job.duration_s,
+            memory_bytes=job.memory_bytes,
+            peak_utilization=job.peak_utilization,
+        )
+        runs += [] if job.left_out else [Observation(usage=usage, decision=None)]
+    return runs
 
 
 def past_sections(

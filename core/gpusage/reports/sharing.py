@@ -159,26 +159,14 @@ def possible_share(
         return None
 
     accepted = record.workload.slowdown if record and record.workload else None
-    shares = promised_shares(gpu.name, find_gpu, usage.peak_utilization, accepted, rules)
-    return cheapest_share(shares, gpu, usage.memory_bytes)
+    # Whole percents make equal keys for the cache below; rounding up keeps the price on the safe side.
+    utilization_percent = ceil(100 * min(usage.peak_utilization, 1.0))
+    shares = _promised_shares(gpu.name, find_gpu, utilization_percent, accepted, rules)
 
-
-def cheapest_share(shares: Iterable[PossibleShare], gpu: Gpu, memory_bytes: int) -> PossibleShare | None:
-    """Return the share of *gpu* with the least GPU time that holds a run which took *memory_bytes*, if any does."""
     # The same margin as on a job's memory from its history: the next run may take more.
-    needed_bytes = MEMORY_MARGINS[0] * memory_bytes
+    needed_bytes = MEMORY_MARGINS[0] * usage.memory_bytes
     enough = (share for share in shares if needed_bytes <= memory_cap_bytes(gpu.memory_bytes, share.share_percent))
     return min(enough, key=lambda share: share.gpu_time, default=None)
-
-
-def promised_shares(
-    gpu_name: str, find_gpu: GpuLookup, utilization: float, accepted: float | None, rules: SharingRules
-) -> Sequence[PossibleShare]:
-    """Return the shares that the site would promise for the *utilization* of a job's busiest minute, 0 to 1.
-
-    See `_promised_shares`, whose answers are kept: whole percents make equal keys, and are rounded to the safe side.
-    """
-    return _promised_shares(gpu_name, find_gpu, ceil(100 * min(utilization, 1.0)), accepted, rules)
 
 
 # A price takes a millisecond, and a month has many runs of few kinds.

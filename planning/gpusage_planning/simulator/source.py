@@ -119,11 +119,12 @@ def collect_last_month(advisor: Advisor, now_s: float, cluster_file: Path | None
     idle_managers = []
     for manager in managers_of(advisor.hooks).values():
         context = advisor.context(manager.name)
-        jobs = advisor.hooks.collect_past_jobs(manager.name, now_s - DAYS * S_PER_DAY, context)
+        rows = advisor.hooks.collect_past_jobs(manager.name, now_s - DAYS * S_PER_DAY, context)
+        jobs = [job for job in rows or () if not job.left_out]
         if jobs:
             cluster = None if cluster_file else advisor.hooks.observe_cluster(manager.name, context)
             return LastMonth(title=manager.title, jobs=tuple(jobs), cluster=cluster)
-        if jobs is not None:
+        if rows is not None:
             idle_managers.append(manager.title)
 
     names = " or ".join(idle_managers)
@@ -226,7 +227,7 @@ def _past_rows(path: Path, advisor: Advisor) -> Iterator[tuple[int, Row]]:
 
 def _rows(jobs: Iterable[PastJob]) -> Iterator[tuple[int, Row]]:
     """Yield the jobs of a workload manager's accounting as rows, each with its number."""
-    for number, job in enumerate((job for job in jobs if not job.left_out), start=1):
+    for number, job in enumerate(jobs, start=1):
         yield (
             number,
             {

@@ -99,15 +99,14 @@ def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], u
 def how_to_share(pools: Iterable[GpuPool]) -> str:
     """Return the lines by which the whole GPUs of *pools* that cannot be shared could be; empty where all can."""
     bare = [pool for pool in pools if not pool.mps_per_gpu and pool.gpu and ":" not in pool.gpu]
+    counts_of_gpus = sorted({count for pool in bare for count in pool.node_gpu_counts})
+    lines = "; ".join(
+        f"on each node with {count} ',mps:{100 * count}' at the end of Gres, and in its gres.conf 'Name=mps "
+        f"Count={100 * count} File=/dev/nvidia{f'[0-{count - 1}]' if count > 1 else 0} Flags=all_sharing'"
+        for count in counts_of_gpus
+    )
     types = ", ".join(pool.site_type for pool in bare)
-    parts = [
-        f"{count}: ',mps:{100 * count}' at the end of Gres, and in its gres.conf "
-        f"'Name=mps Count={100 * count} File=/dev/nvidia{f'[0-{count - 1}]' if count > 1 else 0} Flags=all_sharing'"
-        for count in sorted({count for pool in bare for count in pool.node_gpu_counts})
-    ]
-    if not bare:
-        return ""
-    return f"To share {types}: GresTypes=gpu,mps in slurm.conf; on each such node with {'; with '.join(parts)}"
+    return f"To share {types}: GresTypes=gpu,mps in slurm.conf; {lines}" if bare else ""
 
 
 def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCatalogue) -> GpuPool:

@@ -98,9 +98,7 @@ def test_who_has_no_shares_reads_which_lines_to_write(tmp_path: Path) -> None:
     assert cluster is not None
     assert [pool.node_names for pool in cluster.pools] == [("a1", "a2"), ("h1",), ("m1",)]
     (note,) = cluster.notes
-    assert note.startswith(
-        "To share a100, h100: GresTypes=gpu,mps in slurm.conf; on each such node with 1: ',mps:100'"
-    )
+    assert note.startswith("To share a100, h100: GresTypes=gpu,mps in slurm.conf; on each node with 1 ',mps:100'")
     assert "'Name=mps Count=400 File=/dev/nvidia[0-3] Flags=all_sharing'" in note
     shared = nodes.replace("a100:4", "a100:4,mps:400").replace("h100:1", "h100:1,mps:100")
     cluster = cluster_of_slurm_conf(write(tmp_path, shared), builtin_catalogue())
