@@ -22,7 +22,7 @@ Examples:
   gpusage report --by user --by partition
   gpusage report --month 2026-10 -o report.html
   gpusage report --since 7d --user ada --text
-  gpusage report --from sacct.txt --cluster /etc/slurm/slurm.conf
+  gpusage report --from accounting.txt --cluster cluster.json
 """
 
 
@@ -117,13 +117,13 @@ def decisions() -> None:
     "--from",
     "jobs_file",
     type=click.Path(path_type=Path),
-    help="In place of the store, what a workload manager's accounting printed: 'sacct', as docs/admin.md has it.",
+    help="In place of the store, what a workload manager's accounting printed; docs/admin.md has the command.",
 )
 @click.option(
     "--cluster",
     "cluster_file",
     type=click.Path(path_type=Path),
-    help="With --from: slurm.conf, or JSON or TOML as for 'gpusage validate'.  [default: this host's cluster]",
+    help="With --from: as for 'gpusage validate'.  [default: the local workload manager's]",
 )
 @run_by("gpusage.cli.report:report")
 def report() -> None:

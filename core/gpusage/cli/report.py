@@ -99,25 +99,26 @@ def show_past_jobs(
     jobs = advisor.hooks.read_past_jobs(str(jobs_file))
     if jobs is None:
         require_readable(jobs_file, "File")
-        rule = "what a workload manager's accounting printed, such as 'sacct --parsable2'"
-        message = f"File {str(jobs_file)!r} must be {rule}; got another. docs/admin.md has the command."
+        rule = "be what a workload manager's accounting printed"
+        message = f"File {str(jobs_file)!r} must {rule}; got another. docs/admin.md has the command."
         raise RequestError(message)
 
-    manager = next(iter(installed_managers().values()))
-    cluster, origin = find_cluster(advisor, manager, cluster_file)
+    managers = installed_managers()
+    cluster, origin = find_cluster(advisor, next(iter(managers.values())), cluster_file)
     if origin == "example":
-        message = f"Option '--cluster' must name the cluster's file, such as slurm.conf; got none. {cluster.notes[0]}"
+        message = f"Option '--cluster' must name the file of the jobs' cluster; got none. {cluster.notes[0]}"
         raise RequestError(message)
 
     runs = past_jobs.runs_of(jobs, cluster)
     ends_s = [each.usage.ended_at_s for each in runs] or [0.0]
     period = Period(since_s=min(ends_s), until_s=max(ends_s))
     rules = ReportRules(sharing=configuration.sharing, find_gpu=gpu_lookup(advisor))
-    made = report_of([], runs, Rates(), period, rules)
+    made, left_out = report_of([], runs, Rates(), period, rules), past_jobs.left_out_counts(jobs)
+    notes = [*past_jobs.file_notes(made, runs, cluster, managers.get(cluster.manager))]
     if as_json:
-        tables.print_json(document(made) | {"left_out": past_jobs.left_out_counts(jobs)})
+        tables.print_json(document(made) | {"notes": notes, "left_out": left_out})
     else:
-        show_sections(lines.title(made), past_jobs.past_sections(made, runs, jobs, cluster, by))
+        show_sections(lines.title(made), past_jobs.past_sections(made, notes, left_out, by))
 
 
 def show_user_text(period: Period) -> None:

@@ -133,8 +133,8 @@ def _keep_unshared_gpu(draft: Decision, policy_input: PolicyInput, within: Limit
 
     highest = max(choice.offers, key=lambda offer: offer.slowdown.value)
     part = part_of(choice.share_percent, type_names(offer.candidate for offer in choice.offers).replace(", ", " or "))
-    kept = _keep_whole_gpu(draft, f"{NO_GPU}; if shared, {part} would do, beside partners {cost(highest.slowdown)}")
-    return replace(kept, if_shared=replace(highest.price, slowdown=highest.slowdown, contended_slowdown=None))
+    draft = _keep_whole_gpu(draft, f"{NO_GPU}; if shared, {part} would do, beside partners {cost(highest.slowdown)}")
+    return replace(draft, if_shared=replace(highest.price, slowdown=highest.slowdown, contended_slowdown=None))
 
 
 def if_shared(policy_input: PolicyInput) -> PolicyInput:

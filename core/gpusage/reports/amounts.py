@@ -73,8 +73,8 @@ def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amoun
         requested = 0.0 if is_lost else hours / expected_slowdown(observed)
 
         # k jobs on a GPU at a time free k - 1 GPUs. Beside a share that nobody sampled, nobody was seen.
-        beside = 1.0 - min(usage.alone_s / usage.sampled_s, 1.0) if usage.sampled_s >= least_s else 0.0
-        held = hours * (1.0 - beside / 2)
+        alone = min(usage.alone_s / usage.sampled_s, 1.0) if usage.sampled_s >= least_s else 1.0
+        held = hours * (1.0 + alone) / 2
 
     # Unknown where other jobs were on the GPU: its counters do not separate jobs.
     utilization = own_utilization(usage, least_s)

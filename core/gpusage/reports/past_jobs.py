@@ -13,16 +13,15 @@ from gpusage.reports.breakdown import Dimension
 from gpusage.reports.lines import NO_NAME, Section, amount, by_section, part
 from gpusage.reports.report import Report
 from gpusage.store.rows import Observation
+from gpusage_hooks.managers import Manager
 from gpusage_hooks.types import Cluster, PastJob, Usage
 from gpusage_hooks.units import DAY_S, HOUR_S
 
 UNMEASURED = (
-    "No job has GPU memory and utilization, so nobody can say which could have shared. Slurm samples both where "
-    "slurm.conf has AccountingStorageTRES=gres/gpu and a JobAcctGatherType, and gres.conf AutoDetect=nvml; the file "
-    "needs steps and their TRESUsageInMax. Or gpusage in mode observe sees both, and changes no job."
+    "No job has GPU memory and utilization, so nobody can say which could have shared. gpusage in mode observe sees "
+    "both, and changes no job."
 )
-MEASURED = "Of {of_one:,} jobs on one GPU the accounting has memory and utilization of {measured:,}"
-NO_JOB = "No job that ended on GPUs. Slurm counts GPUs only where slurm.conf has AccountingStorageTRES=gres/gpu."
+NO_JOB = "No job that ended on GPUs."
 
 
 def runs_of(jobs: Iterable[PastJob], cluster: Cluster) -> list[Observation]:
@@ -61,47 +60,49 @@ def runs_of(jobs: Iterable[PastJob], cluster: Cluster) -> list[Observation]:
     return runs
 
 
-def past_sections(
-    report: Report, runs: Sequence[Observation], jobs: Sequence[PastJob], cluster: Cluster, by: Sequence[Dimension]
-) -> Iterator[Section]:
-    """Yield the parts of the *report* of *runs*, which were *jobs* on *cluster*."""
+def file_notes(report: Report, runs: Sequence[Observation], cluster: Cluster, manager: Manager | None) -> Iterator[str]:
+    """Yield what the *report* of *runs* on *cluster* rests on: capacity, measured jobs, and what is assumed."""
     of_one = [each.usage for each in runs if each.usage.gpu_count == 1]
     measured = [usage for usage in of_one if has_own_figures(usage)]
-    untouched = [usage for usage in measured if not usage.memory_bytes]
+    untouched_s = [usage.ended_at_s - usage.started_at_s for usage in measured if not usage.memory_bytes]
 
-    notes = [*_capacity_notes(report, cluster)] if runs else [NO_JOB]
+    # From the first end of a job to the last: each job counts with all its hours.
+    days, counts = (report.until_s - report.since_s) / DAY_S, Counter[str]()
+    for pool in cluster.pools:
+        counts[pool.gpu or pool.site_type] += pool.gpu_count
+    for group in report.groups["gpu"]:
+        capacity = counts[group.name] * days * DAY_S / HOUR_S
+        of_all = f", {part(group.hours.booked, capacity)} of what {counts[group.name]} GPUs have" if capacity else ""
+        yield f"{group.name or NO_NAME['gpu']}: {amount(group.hours.booked)} GPU hours in {days:.1f} days{of_all}."
+
     if measured:
-        idle_hours = sum(usage.ended_at_s - usage.started_at_s for usage in untouched) / HOUR_S
-        idle = f", of which {len(untouched):,} took no GPU memory at all, in {amount(idle_hours)} GPU hours."
-        notes.append(MEASURED.format(of_one=len(of_one), measured=len(measured)) + idle)
-    elif runs:
-        notes.append(UNMEASURED)
+        yield (
+            f"Of {len(of_one):,} jobs on one GPU the accounting has memory and utilization of {len(measured):,}, of "
+            f"which {len(untouched_s):,} took no GPU memory at all, in {amount(sum(untouched_s) / HOUR_S)} GPU hours."
+        )
+    else:
+        yield UNMEASURED if runs else NO_JOB
+        if manager and manager.sampling:
+            yield f"{manager.title}'s accounting has them with {manager.sampling}."
     bare = (pool for pool in cluster.pools if not pool.mps_per_gpu and pool.gpu and ":" not in pool.gpu)
     unshared = ", ".join(pool.site_type for pool in bare)
-    notes += (
-        [f"Today no job can have a part of {unshared}; here they count as if they were shared."] if unshared else []
-    )
-    yield Section(title="What the file has", notes=(*notes, *cluster.notes))
+    if unshared:
+        yield f"Today no job can have a part of {unshared}; here they count as if they were shared."
+    yield from cluster.notes
 
-    dimensions = dict.fromkeys(("gpu", *by)) if runs else ()
+
+def past_sections(
+    report: Report, notes: Iterable[str], left_out: Mapping[str, int], by: Sequence[Dimension]
+) -> Iterator[Section]:
+    """Yield the parts of the *report* of a file: *notes*, hours *by* GPU type and more, and what was *left_out*."""
+    yield Section(title="What the file has", notes=tuple(notes))
+    dimensions = dict.fromkeys(("gpu", *by)) if report.run_count else ()
     yield from (by_section(dimension, report, is_first=dimension == "gpu") for dimension in dimensions)
-    rows = [(why, f"{count:,}") for why, count in left_out_counts(jobs).items()]
-    if rows:
+    if left_out:
+        rows = [(why, f"{count:,}") for why, count in left_out.items()]
         yield Section(title="Rows that are not counted", columns=("why", "rows"), rows=rows)
 
 
 def left_out_counts(jobs: Iterable[PastJob]) -> Mapping[str, int]:
     """Return how many rows are no jobs that ended on GPUs, by the reason, the most frequent first."""
     return dict(Counter(job.left_out for job in jobs if job.left_out).most_common())
-
-
-def _capacity_notes(report: Report, cluster: Cluster) -> Iterator[str]:
-    """Yield which part of each GPU type's hours jobs booked, from the first end of a job to the last."""
-    counts = Counter[str]()
-    for pool in cluster.pools:
-        counts[pool.gpu or pool.site_type] += pool.gpu_count
-    days = (report.until_s - report.since_s) / DAY_S
-    for group in report.groups["gpu"]:
-        capacity = counts[group.name] * days * DAY_S / HOUR_S
-        of_all = f", {part(group.hours.booked, capacity)} of what {counts[group.name]} GPUs have" if capacity else ""
-        yield f"{group.name or NO_NAME['gpu']}: {amount(group.hours.booked)} GPU hours in {days:.1f} days{of_all}."

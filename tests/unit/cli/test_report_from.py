@@ -64,23 +64,23 @@ def test_jobs_that_slurm_sampled_show_what_shares_would_free(tmp_path: Path) -> 
     late = job("9", NOTHING, Start="1086400", Submit="1086400")
     done = report(tmp_path, *light, late, options=("--by", "user"))
     assert done.exit_code == 0, done.output
-    said = words(done)
+    text = words(done)
     # Four quarters: by two users on two GPUs of 1 h each, which are beside partners a little longer; or on one.
-    assert "h100-sxm5-80gb 5 5.00 5.00 0.00 0.00 5.00 4" in said
-    assert "1.92 to 2.96" in said
-    assert "Of 5 jobs on one GPU the accounting has memory and utilization of 5, of which 1 took no GPU memory" in said
-    assert "h100-sxm5-80gb: 5.00 GPU hours in 1.0 days, 3 % of what 8 GPUs have." in said
-    assert "Today no job can have a part of h100, v100; here they count as if they were shared." in said
-    assert "To share h100, v100: GresTypes=gpu,mps in slurm.conf" in said
-    assert "GPU hours by user user jobs" in said
+    assert "h100-sxm5-80gb 5 5.00 5.00 0.00 0.00 5.00 4" in text
+    assert "1.92 to 2.96" in text
+    assert "Of 5 jobs on one GPU the accounting has memory and utilization of 5, of which 1 took no GPU memory" in text
+    assert "h100-sxm5-80gb: 5.00 GPU hours in 1.0 days, 3 % of what 8 GPUs have." in text
+    assert "Today no job can have a part of h100, v100; here they count as if they were shared." in text
+    assert "To share h100, v100: GresTypes=gpu,mps in slurm.conf" in text
+    assert "GPU hours by user user jobs" in text
 
 
 def test_without_what_slurm_can_sample_hours_are_shown_and_what_is_needed(tmp_path: Path) -> None:
     done = report(tmp_path, job("1"), job("2", AllocTRES="gres/gpu:v100=2,gres/gpu=2", NodeList="v1"))
-    said = words(done)
-    assert "v100-sxm2-16gb 1 2.00 2.00" in said
+    text = words(done)
+    assert "v100-sxm2-16gb 1 2.00 2.00" in text
     assert (
-        "slurm.conf has AccountingStorageTRES=gres/gpu and a JobAcctGatherType, and gres.conf AutoDetect=nvml" in said
+        "Slurm's accounting has them with AccountingStorageTRES=gres/gpu and a JobAcctGatherType in slurm.conf" in text
     )
 
 
@@ -108,7 +108,7 @@ def test_nothing_is_lost_without_a_word(tmp_path: Path) -> None:
     document = json.loads(report(tmp_path, *jobs, options=("--json",)).output)
     assert document["left_out"] == {"had no GPU": 2, "has not ended": 1, "the row has too few cells": 1}
     assert "had no GPU 2" in words(report(tmp_path, *jobs))
-    assert "No job that ended on GPUs. Slurm counts GPUs only where" in words(report(tmp_path))
+    assert "No job that ended on GPUs. Slurm's accounting has them with" in words(report(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(options: tuple[str, ...]
 def test_a_cluster_must_be_named_where_none_is(tmp_path: Path) -> None:
     report(tmp_path, job("1"))
     done = CliRunner().invoke(job_commands.report, ("--from", str(tmp_path / "sacct.txt")))
-    assert "Option '--cluster' must name the cluster's file, such as slurm.conf" in str(done.exception)
+    assert "Option '--cluster' must name the file of the jobs' cluster" in str(done.exception)
