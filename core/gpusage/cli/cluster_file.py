@@ -50,6 +50,7 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     feature: str | UnsetType | None = UNSET
     exact_feature: str | UnsetType | None = UNSET
     share_feature: str | None = None
+    request_type: str | None = None
     partitions: _Names = ()
     node_features: _Groups = ()
     node_kinds: tuple[NodeKind, ...] = ()
@@ -178,6 +179,7 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
         feature=feature,
         exact_feature=_text_or(row.exact_feature, feature),
         share_feature=row.share_feature,
+        request_type=row.request_type,
         partitions=row.partitions,
         node_features=row.node_features,
         node_kinds=row.node_kinds,

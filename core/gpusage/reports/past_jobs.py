@@ -31,16 +31,16 @@ def runs_of(jobs: Iterable[PastJob], cluster: Cluster) -> list[Observation]:
     """
     types: dict[str, set[str]] = defaultdict(set)
     for pool in cluster.pools:
+        names = [f"type={name.casefold()}" for name in (pool.site_type, pool.requestable_type)]
         places = [f"node={name}" for name in pool.node_names] + [f"partition={name}" for name in pool.partitions]
-        for key in (f"type={pool.site_type.casefold()}", *places):
+        for key in ("any", *names, *places):
             types[key].add(pool.gpu or pool.site_type)
 
     runs = []
     for job in jobs:
-        keys = (
-            [f"type={job.gpu_type.casefold()}"] if job.gpu_type else [f"node={job.node}", f"partition={job.partition}"]
-        )
-        known = [name for key in keys if len(types.get(key, ())) == 1 for name in types[key]]
+        named = types[f"type={job.gpu_type.casefold()}" if job.gpu_type else "any"]
+        options = (named, named & types[f"node={job.node}"], named & types[f"partition={job.partition}"])
+        gpu = next((name for option in options if len(option) == 1 for name in option), job.gpu_type or "")
         started_at_s = job.submitted_at_s if job.started_at_s is None else job.started_at_s
         usage = Usage(
             number="",
@@ -48,7 +48,7 @@ def runs_of(jobs: Iterable[PastJob], cluster: Cluster) -> list[Observation]:
             job_id=job.job_id,
             user=job.user,
             partition=job.partition,
-            gpu=known[0] if known else job.gpu_type or "",
+            gpu=gpu,
             gpu_count=job.gpu_count,
             outcome=job.outcome,
             started_at_s=started_at_s,

@@ -139,6 +139,8 @@ class GpuPool:
     Attributes:
         gpu: Catalogue name, ``None`` where the site's type name is not understood.
         site_type: The site's own name of the type, in the manager's words: a GRES type, a node label.
+        request_type: What a job names to get a GPU of this type where *site_type* is no such name: two pools may have
+            the same. Empty where no name leads here.
         mps_per_gpu: Units that one shared GPU counts, ``None`` where it cannot be shared.
         shards_per_gpu: The same of a resource that divides a GPU among jobs and limits none of them.
         feature: What a job must ask for to be sent here, ``None`` where there is none.
@@ -167,6 +169,7 @@ class GpuPool:
     feature: str | None = None
     exact_feature: str | None = None
     share_feature: str | None = None
+    request_type: str | None = None
     partitions: tuple[str, ...] = ()
     node_features: tuple[tuple[str, ...], ...] = ()
     node_kinds: tuple[NodeKind, ...] = ()
@@ -176,6 +179,11 @@ class GpuPool:
     node_names: tuple[str, ...] = ()
     limited_by: LimitedBy = "cap"
     why_no_wall: str = ""
+
+    @property
+    def requestable_type(self) -> str:
+        """Return what a job names to get one of these GPUs; empty where no name leads here."""
+        return self.site_type if self.request_type is None else self.request_type
 
     @property
     def holding_feature(self) -> str | None:

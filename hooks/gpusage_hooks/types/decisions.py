@@ -40,6 +40,7 @@ class SharingRules:
         across_users: Whether one MPS daemon serves several users' jobs, which can then end each other by a fatal fault.
         keep_apart: Whether a new share is kept off nodes where it or a job there would become slower than accepted.
         rescue: Whether a job whose share's memory was too small runs again, once, with a whole GPU.
+        typed_slices: Whether a job that names a GPU type may get a slice (MIG) of such a GPU, unless its user forbids.
     """
 
     enabled: bool = True
@@ -52,6 +53,7 @@ class SharingRules:
     across_users: bool = False
     keep_apart: bool = True
     rescue: bool = True
+    typed_slices: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import Catalogue
-from gpusage.policies.sharing import shared_pool
+from gpusage.policies.candidates import shared_pool
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, Gpu
 

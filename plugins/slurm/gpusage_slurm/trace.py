@@ -170,7 +170,7 @@ def _past_job(cells: Cells, steps: Sequence[Cells]) -> PastJob:
         started_at_s=started_at_s,
         outcome=outcome_of_words(state, cells.get("ExitCode", "")),
         partition=cells.get("Partition", ""),
-        node=_first_node(cells.get("NodeList", "")) if not typed else "",
+        node=_first_node(cells.get("NodeList", "")) if kind or not typed else "",
         memory_bytes=None if memory is None else round(memory),
         peak_utilization=None if utilization is None else min(utilization / WHOLE_PERCENT, 1.0),
     )

@@ -20,7 +20,7 @@ from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.billing import with_billing_weights
 from gpusage_slurm.cluster.limits import UNKNOWN, BookKeeper, limits_hold, unseen_limits
-from gpusage_slurm.cluster.pools import how_to_share, read_cluster
+from gpusage_slurm.cluster.pools import read_cluster
 from gpusage_slurm.cluster.restrictions import (
     booked_twice,
     gpu_reservations,
@@ -77,7 +77,7 @@ def observe_cluster(catalogue: GpuCatalogue, own: SlurmSettings) -> Cluster:
         releases=releases,
         repeats=can_requeue_unseen(settings),
         repeats_slices=cluster.version >= REPLACING_VERSION,
-        notes=(*cluster.notes, *filter(None, ("" if releases else _NO_RELEASE, how_to_share(cluster.pools)))),
+        notes=cluster.notes if releases else (*cluster.notes, _NO_RELEASE),
         unshared=join_reasons(
             node_scripts.unenforced_partitions(settings, partitions),
             without_backup(settings, partitions),

@@ -247,7 +247,8 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
             return False
         return True
 
-    is_replaced = starved and mig_type_of(mark) and REPLACING_PREFIX in row["tres-per-node"]
+    # One that fits on few GPU types must not get any.
+    is_replaced = (starved or mark.keeps_off) and mig_type_of(mark) and REPLACING_PREFIX in row["tres-per-node"]
     larger = placement_in(mark).removeprefix(ELSE) if is_replaced else ""
     if is_granted(f"gpu:{larger}:1" if larger else match[1]):
         return True
