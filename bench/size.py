@@ -69,7 +69,7 @@ BUDGETS = {
     "lines of code: core, hooks, plugins": Budget(
         limit=41_276 + 84  # + 84 of issue 36: slices
     ),  # 276 of them were gpusage-mps's, which was not counted
-    "lines of code: planning, sandboxes, lab, bench": Budget(limit=20_600),
+    "lines of code: planning, sandboxes, lab, bench": Budget(limit=20_600 + 263),  # + 263 of issue 36: plan slices
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),
     "longer bodies with a blank line, %": Budget(limit=40, at_least=True),
