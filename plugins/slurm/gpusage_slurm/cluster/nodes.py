@@ -132,6 +132,11 @@ class NodeState:
     why_no_wall: str = ""
 
     @property
+    def gpu_count(self) -> int:
+        """How many GPUs it has, of all types."""
+        return sum(counts(self.gres, "gpu").values())
+
+    @property
     def has_shares(self) -> bool:
         """Whether its GPUs can be shared by MPS."""
         return any(resource.name == "mps" for resource in parse_tres(self.gres))

@@ -205,19 +205,6 @@ misses_program() {
     return 1
 }
 
-# Print the MPS units of a whole GPU; nothing where GPUs differ. Nodes without GPUs have neither.
-units_per_gpu() {
-    scontrol --oneliner show nodes | sed -n 's/.* Gres=\([^ ]*\) .*/\1/p' | awk -F, '{
-        gpus = shares = 0
-        for (i = 1; i <= NF; i++) {
-            split($i, words, "("); count = split(words[1], parts, ":")
-            if (parts[1] == "gpu") gpus += parts[count]
-            if (parts[1] == "mps") shares += parts[count]
-        }
-        if (gpus && shares) units[shares / gpus] = 1
-    } END { for (each in units) { kinds++; only = each }; if (kinds == 1) print only }'
-}
-
 # Requeue the job, and restore its user's request before it starts again. Whether slurmctld would let its user do the
 # second is tried first: for a running job it then answers that the job is no longer pending, and if anything forbids it,
 # something else. The comment precedes the requeue: it keeps a second run from doing this again, and informs gpusaged, which
@@ -293,7 +280,10 @@ esac
 [ -n "$too_small" ] || exit 0
 
 case $held/$share in # up to 23.02, slurmctld changes no share into a GPU, and no slice into another
-    *gres:*/mps:*) gpu=mps:$(units_per_gpu) ;;
+    *gres:*/mps:*)
+        gres=$(scontrol --oneliner show nodes | sed -n 's/.* Gres=\([^ ]*\) .*/\1/p')
+        gpu=mps:$(echo "$gres" | "$(dirname "$(readlink -f "$0")")/units_per_gpu.sh")
+        ;;
     *gres:*/gpu:*) gpu=mps: ;;
 esac
 request=$(echo "$resources" | tr , '\n' | sed "s/^$share\$/$gpu/" | paste -sd , -)
