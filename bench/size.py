@@ -70,7 +70,7 @@ BUDGETS = {
         limit=41_276 + 84 + 215 + 335  # + 84 of issue 36: slices; + 215: forms; + 235: gain; + 100 of issue 37: freed
     ),  # 276 of them were gpusage-mps's, which was not counted
     "lines of code: planning, sandboxes, lab, bench": Budget(
-        limit=20_600 + 10 + 263  # + 10 of issue 36: forms; + 263: plan slices
+        limit=20_600 + 10 + 263 + 90  # + 10 of issue 36: forms; + 263: plan slices; + 90 of issue 37: simulator
     ),
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),
