@@ -53,8 +53,9 @@ STARVED = (
     "CUDA out of memory.\nException ignored in: <f>\nTraceback (most recent call last):\n  f\nAttributeError: x",
     "CUDA out of memory.\nTraceback (most recent call last):\n  f\nConnectionResetError: by peer",
     (
-        "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\nRuleException:\nCalledProcessError in "
-        "file \"Snakefile\", line 9:\nCommand 'python train.py' returned non-zero exit status 1.\nWorkflowError:\nA job failed."
+        "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\nRuleException:\n"
+        "CalledProcessError in file \"Snakefile\":\nCommand 'python train.py' returned non-zero exit status 1.\n"
+        "WorkflowError:\nA job failed."
     ),
 )
 OTHERWISE = (
