@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
-MAXIMUM_CALLS = 64
+MAXIMUM_CALLS = 256
 # The division of the model by its wrapper's class; DeepSpeed's stage is added, and a compiler's wrapper divides
 # nothing.
 _WRAPPERS = {
@@ -51,6 +51,7 @@ class Call:
         form: Structure of ``args`` and ``kwargs`` over the leaves.
         generated: Tokens of the prompt and new tokens, if a language model generates.
         count: Number of such calls.
+        outer: The call that made it, of a module that is taken apart.
     """
 
     reference: Callable[[], nn.Module | None]
@@ -61,6 +62,7 @@ class Call:
     precision: str | None
     generated: tuple[int, int] | None = None
     count: int = 1
+    outer: Call | None = None
 
     @property
     def module(self) -> nn.Module:
@@ -100,6 +102,7 @@ class Observer:
         strategy: Division of the model among several GPUs, by its wrapper, or ``None``.
         precision: DeepSpeed's precision, to which it casts the weights itself.
         sharded: References to each called `FullyShardedDataParallel`, by id.
+        apart: Calls of the modules whose parts are observed in their place, by the module's id.
     """
 
     replace: Callable[[Call, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
@@ -108,6 +111,8 @@ class Observer:
     strategy: str | None = None
     precision: str | None = None
     sharded: dict[int, Callable[[], nn.Module | None]] = field(default_factory=dict)
+    apart: dict[int, Call] = field(default_factory=dict)
+    _outer: Call | None = None
     original: Any = nn.Module.__call__
     _observed: Any = None
 
@@ -128,6 +133,22 @@ class Observer:
         if module_class.__call__ is self._observed:
             module_class.__call__ = self.original
         self._observed = None
+
+    def take_apart(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the module of *call* itself, and observe its parts in its place, now and later.
+
+        Raises:
+            Exception: The module's own, if its parts' hollow results do not suit it.
+        """
+        module_class: Any = nn.Module
+        self.apart.setdefault(id(call.module), call)
+        outer, self._outer = self._outer, call.outer or call
+        module_class.__call__ = self._observed
+        try:
+            return self.original(call.module, *args, **kwargs)
+        finally:
+            self._outer = outer
+            module_class.__call__ = self.original
 
     def note(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Note a call of *outer*; ``None`` for a call of no model."""
@@ -199,6 +220,7 @@ class Observer:
             is_training=module.training,
             has_gradient=torch.is_grad_enabled(),
             precision=AUTOCAST.get(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else None,
+            outer=self._outer,
         )
         key = call.key()
         for known in self.calls:
