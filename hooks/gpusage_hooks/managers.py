@@ -33,6 +33,7 @@ TAKEN = (
     "learning",
     "money",
     "network",
+    "gpus",
 )
 """The keys of gpusage.toml that are gpusage's own."""
 

@@ -2,11 +2,11 @@
 
 A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
 ``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``free_share_percent``,
-``mps_per_gpu``, ``limited_by``, ``feature``, ``exact_feature``, ``partitions``, ``node_features``, ``node_kinds`` and
-``billing_weight``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``, ``reservation=course``
-or ``qos=short``, each with why. What `gpusage status --json` prints is such a file, too. ``power_w`` and
-``idle_power_w`` of a pool are what one of its GPUs was measured to take, busy and idle; ``gpus_per_node`` is how many
-stand in each of its nodes, or ``node_gpu_counts`` where these differ.
+``mps_per_gpu``, ``shards_per_gpu``, ``limited_by``, ``feature``, ``exact_feature``, ``partitions``, ``node_features``,
+``node_kinds`` and ``billing_weight``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``,
+``reservation=course`` or ``qos=short``, each with why. What `gpusage status --json` prints is such a file, too.
+``power_w`` and ``idle_power_w`` of a pool are what one of its GPUs was measured to take, busy and idle;
+``gpus_per_node`` is how many stand in each of its nodes, or ``node_gpu_counts`` where these differ.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gpu: str | UnsetType | None = UNSET
     free_gpu_count: _Count | None = None
     mps_per_gpu: _Count | None = None
+    shards_per_gpu: _Count | None = None
     feature: str | UnsetType | None = UNSET
     exact_feature: str | UnsetType | None = UNSET
     share_feature: str | None = None
@@ -172,6 +173,7 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
         gpu_count=row.gpu_count,
         free_gpu_count=row.gpu_count if row.free_gpu_count is None else row.free_gpu_count,
         mps_per_gpu=row.mps_per_gpu,
+        shards_per_gpu=row.shards_per_gpu,
         feature=feature,
         exact_feature=_text_or(row.exact_feature, feature),
         share_feature=row.share_feature,

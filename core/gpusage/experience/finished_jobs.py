@@ -112,7 +112,8 @@ def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST
     utilization = own_utilization(usage, least_s)
     run = record.workload
     # On a share a job is busier than alone on the GPU, so its figure would mislead.
-    is_whole = usage.granted.thread_percent is None and usage.granted.share_percent == WHOLE_PERCENT
+    granted = usage.granted
+    is_whole = granted.thread_percent is None and (granted.division, granted.share_percent) == ("whole", WHOLE_PERCENT)
     is_known = run is not None and run.alone.utilization is not None and is_same_batch_size(run)
     if utilization is None or is_known or not is_whole:
         return ""

@@ -73,6 +73,7 @@ class Experience:
         slowdown: By GPU and percentage below 100, the duration against that on the whole GPU; at least 1.
         memory_bytes: The peak, and how far it may go.
         peak_bytes: By GPU, the largest peak of the runs that saw all of its memory.
+        slices: Those of these GPUs that are slices (MIG).
         walled_share: The largest part of what it saw that a run behind a wall took; 0 without one.
     """
 
@@ -83,13 +84,15 @@ class Experience:
     memory_bytes: Interval | None
     peak_bytes: Mapping[str, float] = field(default_factory=dict)
     walled_share: float = 0.0
+    slices: frozenset[str] = frozenset()
 
     def contradicts(self, utilization: float | None) -> bool:
         """Return whether many runs on whole GPUs rule out *utilization*, or any where it is ``None``."""
         observed = [
             interval
             for (gpu, percent), interval in self.utilization.items()
-            if percent == WHOLE_PERCENT and self.utilization_runs[gpu, percent] >= CONTRADICTING_RUNS
+            if percent == WHOLE_PERCENT and gpu not in self.slices
+            if self.utilization_runs[gpu, percent] >= CONTRADICTING_RUNS
         ]
         return bool(observed) and not any(
             utilization is not None and interval.low <= utilization <= interval.high for interval in observed

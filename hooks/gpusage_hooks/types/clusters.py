@@ -60,6 +60,7 @@ class GpuRequest:
         bindable: Whether its adapter can hold it to some GPU types, and knows all that it asks of its node.
         deadline_s: In how many seconds it must have ended; ``None`` where it need not.
         avoided_nodes: Those that must not run it, by name; what its user excludes comes first.
+        keeps_apart: Whether it avoids some of them for the jobs of other users there.
         steerable: Whether its adapter can keep it off nodes, and knows all else that it asks of its node.
         repeatable: Whether a run that fails for want of memory can be repeated on a whole GPU before anybody sees it
             fail. If not, the job gets a share only where even `GpuNeed.certain_memory_bytes` fit, also behind a wall.
@@ -83,6 +84,7 @@ class GpuRequest:
     bindable: bool = True
     deadline_s: int | None = None
     avoided_nodes: tuple[str, ...] = ()
+    keeps_apart: bool = False
     steerable: bool = True
     repeatable: bool = True
 
@@ -138,6 +140,7 @@ class GpuPool:
         gpu: Catalogue name, ``None`` where the site's type name is not understood.
         site_type: The site's own name of the type, in the manager's words: a GRES type, a node label.
         mps_per_gpu: Units that one shared GPU counts, ``None`` where it cannot be shared.
+        shards_per_gpu: The same of a resource that divides a GPU among jobs and limits none of them.
         feature: What a job must ask for to be sent here, ``None`` where there is none.
         exact_feature: One that is on exactly the nodes of these GPUs, which have no others: it holds a job here.
         share_feature: One that is on exactly those of these nodes that can be shared, and on no other nodes that can;
@@ -159,6 +162,7 @@ class GpuPool:
     gpu_count: int
     free_gpu_count: int
     mps_per_gpu: int | None = None
+    shards_per_gpu: int | None = None
     feature: str | None = None
     exact_feature: str | None = None
     share_feature: str | None = None

@@ -270,6 +270,7 @@ class AnnotatedJob:
         mark: The annotation as the manager keeps it, with what others wrote beside it; empty where there is none.
         waits_for: Why it waits, in the manager's own word; empty where it does not.
         stuck: Why it seems that it can never start as it is, one clause; empty where it can.
+        needs_whole_gpu: Whether it is stuck for the jobs of other users, and a whole GPU is free beside these.
         nodes: Where it runs, by the manager's own names; none where it does not, or that is not known.
     """
 
@@ -280,6 +281,7 @@ class AnnotatedJob:
     mark: str = ""
     waits_for: str = ""
     stuck: str = ""
+    needs_whole_gpu: bool = False
     nodes: tuple[str, ...] = ()
 
 

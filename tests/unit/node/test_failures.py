@@ -26,6 +26,13 @@ device = open('gpu/nvidia0')
 while 'MY_JOB' in os.environ and f'gpu {os.getpid()}\\n' not in open('ends').read(): time.sleep(0.02)
 """
 """What a program on the GPU does first. CUDA takes longer to start than a busy machine takes to note it."""
+FORK = """import os, time
+if os.fork():
+    os.wait()
+else:
+    open('forked', 'w').close()
+    while os.path.exists('forked'): time.sleep(0.02)
+"""
 CAP = Allocation(memory_limit_bytes=1000, limited_by="cap")
 
 
@@ -110,15 +117,21 @@ def test_a_process_that_only_the_counters_show_counts(job: Job) -> None:
 
 def test_a_file_to_which_another_process_appends_is_not_named(job: Job) -> None:
     with (job.folder / "log").open("ab") as log:
-        other = job.start("import time; time.sleep(60)", log.fileno(), of_job=False)
+        # Not the test's own child: those may be the job's, until they have its marks.
+        other = job.start(FORK, log.fileno(), of_job=False)
+        wait_until((job.folder / "forked").exists)
         pid = job.run(ON_GPU + "print('words'); sys.exit(1)", log.fileno())
         with_other = job.lines()
-        other.kill()
+        before_exec = subprocess.Popen(["sleep", "60"], stdout=log)
+        (job.folder / "forked").unlink()
         other.wait(LIMIT_S)
         second = job.run(ON_GPU + "print('words'); sys.exit(1)", log.fileno())
+        lines = job.lines()
+        before_exec.kill()
+        before_exec.wait(LIMIT_S)
     assert with_other == [f"gpu {pid}", f"failed {pid} 256"]
-    # The test has the file open as well, and started the job's processes, as slurmstepd does.
-    assert f"output {second} 6 12 12 appended {job.folder}/log" in job.lines()
+    # The test and its child have the file open as well; it started the job's processes, as slurmstepd does.
+    assert f"output {second} 6 12 12 appended {job.folder}/log" in lines
 
 
 @pytest.mark.parametrize(

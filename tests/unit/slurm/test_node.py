@@ -306,6 +306,21 @@ def test_the_site_may_let_a_job_use_more_threads_than_its_share_and_never_fewer(
     assert raised == ([f"export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={granted}"] if granted else [])
 
 
+@pytest.mark.parametrize(
+    ("restarts", "line"), [("2", "unset SLURM_RESTART_COUNT"), ("5", "export SLURM_RESTART_COUNT=3")]
+)
+def test_starts_that_were_turned_back_are_no_restarts_for_its_script(
+    node: Node, tmp_path: Path, restarts: str, line: str
+) -> None:
+    """Neither for one that has its whole GPU by now."""
+    scontrol = tmp_path / "scontrol"
+    for mark in ("REWRITE gres/gpu:1 -> gres/mps:40, apart n1, start 3", "BACK gres/mps:40 -> gres/gpu:1, start 3"):
+        scontrol.write_text(f"#!/bin/sh\necho '   AdminComment=site; gpusage 0123456789ab {mark} | it met job 12'\n")
+        scontrol.chmod(0o755)
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_RESTART_COUNT": restarts}
+        assert line in node.run("task_prolog.sh", 7, **OURS, **path)
+
+
 def test_a_device_that_slurm_hides_from_a_step_is_shown_again(node: Node) -> None:
     output = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_JOB="7", GPUSAGE_DEVICE="1", CUDA_VISIBLE_DEVICES="")
     assert "export CUDA_VISIBLE_DEVICES=1" in output

@@ -134,6 +134,7 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
         # Nodes that count differently are no place where one number of units means one share; those that count none
         # never run one.
         mps_per_gpu=units.pop() if len(units := units - {0}) == 1 else None,
+        shards_per_gpu=max(units_per_gpu(node.gres, site_type, "shard") for node, _ in members) or None,
         feature=next((word for word in sorted(common) if word.lower().replace("-", "_") == plain), None),
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),

@@ -30,12 +30,12 @@ from gpusage_hooks.types import AnnotatedJob, OutOfMemoryJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import counts, parse_node, units_per_gpu
 from gpusage_slurm.jobs.placement import (
-    FREE_GPU,
     avoided_nodes_in,
     mig_type_of,
     placement_in,
     readmission_settings,
     readmitted_mark,
+    start_in,
     user_constraint,
 )
 from gpusage_slurm.jobs.queue import (
@@ -78,7 +78,7 @@ def restore_request(job: AnnotatedJob, reason: str) -> bool:
         RequestError: As `_replace_share`.
     """
     mark = parse_annotation(job.mark)
-    if mark is not None and avoided_nodes_in(mark) and not reason.startswith(FREE_GPU):
+    if mark is not None and avoided_nodes_in(mark) and not job.needs_whole_gpu:
         update_job(job.job_id, *readmission_settings(job, mark), _mark_setting(job, readmitted_mark(mark, reason)))
         return True
     return restore_whole_gpu(job, reason)
@@ -253,8 +253,7 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
         return True
 
     # 22.05. All shares of one GPU are as good as a GPU, where all GPUs count alike.
-    is_free = starved or reason.startswith(FREE_GPU)
-    may_count = is_free or any(setting.startswith("Features=") for setting in freed)
+    may_count = starved or job.needs_whole_gpu or any(setting.startswith("Features=") for setting in freed)
     nodes = map(parse_node, scontrol.nodes()) if may_count else ()
     units = {units_per_gpu(node.gres, kind) for node in nodes for kind in counts(node.gres, "gpu")}
     units.discard(0)  # of slices, and other GPUs that are not shared
@@ -276,7 +275,8 @@ def _is_own_share(resource: Tres, mark: JobAnnotation) -> bool:
 
 
 def _restored_mark(mark: JobAnnotation, gpu: str, reason: str) -> JobAnnotation:
-    return replace(mark, code="BACK", before=mark.after, after=f"gres/{gpu}", reasons=reason)
+    after = ", ".join(filter(None, (f"gres/{gpu}", start_in(mark))))
+    return replace(mark, code="BACK", before=mark.after, after=after, reasons=reason)
 
 
 def _mark_setting(job: AnnotatedJob, new: JobAnnotation) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gpusage.store.annotation import parse_annotation
 from gpusage_hooks.types import AnnotatedJob, JobState
@@ -91,13 +92,13 @@ def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
         users.setdefault(row.get("NodeList", ""), set()).add(row["UserName"])
     requests = _PendingRequests(row for row in job_rows if row["StateCompact"] == "PD")
     for row in job_rows:
-        reason = ""
+        reason, needs_whole = "", False
         if row["StateCompact"] == "PD":
             # The nodes are read for the first job that needs them, if any does.
             if idle is None and row["Reason"] in _QUEUED:
                 idle = nodes.idle
 
-            reason = avoided_node_reason(row, nodes.named(avoided_while_pending(row)), users)
+            reason, needs_whole = avoided_node_reason(row, nodes.named(avoided_while_pending(row)), users)
             if not reason:
                 # What no idle node could run without its other demands cannot run with them, and they cost a question.
                 reason = stuck_reason(row, idle or (), {})
@@ -105,7 +106,7 @@ def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
                     reason = stuck_reason(row, idle or (), requests.request_of(row))
             reason = reason or _binding_reason(row, nodes, requests)
 
-        yield annotated_job(row, reason)
+        yield replace(annotated_job(row, reason), needs_whole_gpu=needs_whole)
 
 
 def stuck_reason(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:

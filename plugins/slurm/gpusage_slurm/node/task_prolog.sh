@@ -67,6 +67,16 @@ fi
 # The prolog has sent the job back to the queue: slurmctld ends this step, and its program must not begin before.
 [ ! -e "${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/granted/${SLURM_JOB_ID:-none}.back" ] || sleep 30
 
+# Starts of ours that were turned back are none of the user's: scripts resume from a checkpoint by this count.
+case $is_script/${SLURM_RESTART_COUNT:-0} in
+    yes/[1-9]*)
+        start=$(timeout -k 1 3 scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null |
+            sed -n 's/^ *AdminComment=.*gpusage [0-9a-f]\{12\} [A-Z]* gres[^|]*, start \([1-9]\).*/\1/p' | head -n 1)
+        restarts=$((SLURM_RESTART_COUNT + 1 - ${start:-1}))
+        [ "$restarts" -gt 0 ] && echo "export SLURM_RESTART_COUNT=$restarts" || echo "unset SLURM_RESTART_COUNT"
+        ;;
+esac
+
 # A slice (MIG) needs nothing of what follows, unless the job lacked memory there and runs again, elsewhere.
 case ${SLURM_RESTART_COUNT:-0}/$GPUSAGE_DECISION in
     0/gpu:*) exit 0 ;;

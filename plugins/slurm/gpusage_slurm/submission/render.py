@@ -130,7 +130,8 @@ def _share(fields: Mapping[str, str], request: GpuRequest, percent: int, cluster
     own = fields.get("exc_nodes", "")
     avoided = request.avoided_nodes[len(own.split(",")) if own else 0 :]
     exclusion = {"set.exc_nodes": ",".join(request.avoided_nodes)} if avoided else {}
-    after = (f"gres/{share}", f"avoid {','.join(avoided)}" if avoided else "", placement.after)
+    how = "apart" if request.keeps_apart else "avoid"
+    after = (f"gres/{share}", f"{how} {','.join(avoided)}" if avoided else "", placement.after)
 
     variables = {f"env.{DECISION_VARIABLE}": share}
     if request.memory_cap_bytes is not None:
