@@ -67,7 +67,7 @@ class Budget:
 
 BUDGETS = {
     "lines of code: core, hooks, plugins": Budget(
-        limit=41_276 + 84  # + 84 of issue 36: slices
+        limit=41_276 + 84 + 113  # + 84 of issue 36: slices; + 113 until issue 35's observer is the smaller one
     ),  # 276 of them were gpusage-mps's, which was not counted
     "lines of code: planning, sandboxes, lab, bench": Budget(limit=20_600),
     "files above 400 lines": Budget(limit=0),

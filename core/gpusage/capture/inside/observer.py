@@ -134,7 +134,7 @@ class Observer:
             module_class.__call__ = self.original
         self._observed = None
 
-    def take_apart(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def observe_parts(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module of *call* itself, and observe its parts in its place, now and later.
 
         Raises:

@@ -175,7 +175,7 @@ class Session:
             # Its parts may run on shapes, and what lies between them is computed.
             self.observer.calls = [each for each in self.observer.calls if each is not call]
             with suppress(Exception):
-                return self.observer.take_apart(call, args, kwargs)
+                return self.observer.observe_parts(call, args, kwargs)
             self.observer.calls.append(self.observer.apart.pop(id(call.module)))
         self._computed.add(id(call.module))
         return self.observer.original(call.module, *args, **kwargs)
