@@ -78,8 +78,8 @@ class CudaOnCpu(TorchFunctionMode):
         return func(*args, **keywords)
 
 
-class _Inert:
-    """A stream, an event or a context: every method of it does nothing."""
+class Inert:
+    """A stream, an event, a profiler or a context: every method of it does nothing."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -87,8 +87,8 @@ class _Inert:
     def __getattr__(self, _: str) -> Any:
         return lambda *_, **__: 0.0
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Any:
+        return self
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -171,7 +171,7 @@ def _silence(module: Any) -> None:
             setattr(module, name, _constant(value, _Zero()))
         # A class stays one, because programs ask whether an object is of it.
         elif isinstance(value, type) and not (issubclass(value, Exception) or name.endswith(("Tensor", "Storage"))):
-            setattr(module, name, type(name, (_Inert,), {}))
+            setattr(module, name, type(name, (Inert,), {}))
 
 
 def _constant(function: Any, value: Any) -> Any:

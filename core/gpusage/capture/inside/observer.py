@@ -13,6 +13,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -126,6 +129,27 @@ class Observer:
 
         module_class: Any = nn.Module
         module_class.__call__ = self._observed = call
+
+        def begin(own_class: Any, **words: Any) -> None:
+            super(nn.Module, own_class).__init_subclass__(**words)
+            forward = vars(own_class).get("forward")
+            # Of a library's class the source is read, which this would hide.
+            if isinstance(forward, FunctionType) and not _is_of_library(own_class):
+                own_class.forward = self._observed_forward(forward)
+
+        module_class.__init_subclass__ = classmethod(begin)
+
+    def _observed_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return *forward*, which a program may call itself, in the place of the module."""
+        observer = self
+        module_class: Any = nn.Module
+
+        @wraps(forward)
+        def call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            is_within = module_class.__call__ is not observer._observed or id(self) in observer.apart
+            return (forward if is_within else module_class.__call__)(self, *args, **kwargs)
+
+        return call
 
     def uninstall(self) -> None:
         """Stop observing; a replacement of the call that came after ours stays."""
@@ -257,6 +281,11 @@ def _wrapper_name(module: Any) -> str:
     """Return the name of the library's wrapper class of *module*; empty for other modules."""
     names = (each.__name__ for each in type(module).__mro__ if each.__module__.partition(".")[0] in _LIBRARIES)
     return next((name for name in names if name in _WRAPPERS), "")
+
+
+def _is_of_library(module_class: type) -> bool:
+    file = getattr(sys.modules.get(module_class.__module__), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def parts_of(module: nn.Module) -> Iterator[nn.Module]:
