@@ -241,10 +241,7 @@ class Cluster:
     recent_jobs: tuple[Mapping[str, float], ...] = ()
 
     def within(
-        self,
-        partitions: tuple[str, ...],
-        scopes: tuple[str, ...] = (),
-        node_features: tuple[tuple[str, ...], ...] = (),
+        self, partitions: tuple[str, ...], scopes: tuple[str, ...] = (), node_features: tuple[tuple[str, ...], ...] = ()
     ) -> Cluster:
         """Return the cluster as a job sees it that may run in *partitions*, and in *scopes* of other kinds.
 

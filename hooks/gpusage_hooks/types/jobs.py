@@ -284,7 +284,8 @@ class AnnotatedJob:
         mark: The annotation as the manager keeps it, with what others wrote beside it; empty where there is none.
         waits_for: Why it waits, in the manager's own word; empty where it does not.
         stuck: Why it seems that it can never start as it is, one clause; empty where it can.
-        needs_whole_gpu: Whether it is stuck for the jobs of other users, and a whole GPU is free beside these.
+        needs_whole_gpu: Whether it is stuck in a way that a whole GPU alone mends.
+        scopes: What it waits under, as in `GpuRequest.scopes`: an administrator may have moved it.
         nodes: Where it runs, by the manager's own names; none where it does not, or that is not known.
     """
 
@@ -296,6 +297,7 @@ class AnnotatedJob:
     waits_for: str = ""
     stuck: str = ""
     needs_whole_gpu: bool = False
+    scopes: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
 
 
