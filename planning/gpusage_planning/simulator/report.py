@@ -147,7 +147,8 @@ PLOTTED: Sequence[tuple[str, Callable[[Figures], float], Callable[[float], str]]
 
 
 RATIOS = (("makespan", "makespan_s"), ("mean JCT", "jct_s"), ("utilization", "utilization"))
-RATIO_COLUMNS = (tables.Column("policy", is_left=True), *(tables.Column(title) for title, _ in RATIOS))
+FREED = "GPU hours freed"
+RATIO_COLUMNS = (tables.Column("policy", is_left=True), *(tables.Column(title) for title in (*dict(RATIOS), FREED)))
 
 
 def row(repeated: Repeated) -> list[str]:
@@ -160,7 +161,10 @@ def row(repeated: Repeated) -> list[str]:
 
 def ratio_row(repeated: Repeated, base: Repeated) -> list[str]:
     """Return a policy's figures over those of *base*, in the order of `RATIO_COLUMNS`."""
-    return [f"{repeated.policy} / {base.policy}", *(_range_text(repeated.ratios(base, name)) for _, name in RATIOS)]
+    # k jobs on one GPU at a time free k - 1, as in `gpusage report`: only hours of GPUs that nobody holds count.
+    freed = f"{base.figures.gpu_hours - repeated.figures.gpu_hours:,.0f}"
+    ratios = (_range_text(repeated.ratios(base, name)) for _, name in RATIOS)
+    return [f"{repeated.policy} / {base.policy}", *ratios, freed]
 
 
 def _range_text(ratios: Sequence[float]) -> str:
