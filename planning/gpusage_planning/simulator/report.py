@@ -161,10 +161,8 @@ def row(repeated: Repeated) -> list[str]:
 
 def ratio_row(repeated: Repeated, base: Repeated) -> list[str]:
     """Return a policy's figures over those of *base*, in the order of `RATIO_COLUMNS`."""
-    # k jobs on one GPU at a time free k - 1, as in `gpusage report`: only hours of GPUs that nobody holds count.
-    freed = f"{base.figures.gpu_hours - repeated.figures.gpu_hours:,.0f}"
     ratios = (_range_text(repeated.ratios(base, name)) for _, name in RATIOS)
-    return [f"{repeated.policy} / {base.policy}", *ratios, freed]
+    return [f"{repeated.policy} / {base.policy}", *ratios, f"{repeated.figures.freed_hours:,.0f}"]
 
 
 def _range_text(ratios: Sequence[float]) -> str:
