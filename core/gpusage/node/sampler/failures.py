@@ -6,7 +6,8 @@ one line each, in the order of the events; fields are separated by blanks:
     gpu PID                                    a process of the job opened the GPU, or was on it by its counters
     failed PID STATUS SECONDS                  it ended with this wait(2) status, by a clock that never goes back
     well PID                                   it ended with status 0, after the failures above
-    full PID                                   its use was near the limit when it failed, and nobody wrote a text
+    near PID                                   its use was near the limit when it failed
+    full PID                                   so it was, and nobody wrote a text
     output PID BEGIN END LATER own|appended PATH
                                                text of its last seconds in a file: bytes BEGIN to END, and to LATER with
                                                what followed within a moment; others, too, may append to the file
@@ -186,7 +187,7 @@ class FailureRecorder(threading.Thread):
                 self.record()
                 if len(self._gpu_since) > known:
                     pause_s, next_s = FIRST_PAUSE_S, 0.0
-                if time.monotonic() >= next_s:
+                if self._gpu_since and time.monotonic() >= next_s:
                     self._measure(self._processes.refresh())
                     pause_s = min(LONGEST_PAUSE_S, pause_s * PAUSE_GROWTH)
                     next_s = time.monotonic() + pause_s
@@ -256,8 +257,8 @@ class FailureRecorder(threading.Thread):
             is_silent &= later <= begin
             if later > begin and not (output.appends and key in held):
                 self._write(f"output {end.pid} {begin} {end_bytes} {later} {kind} {output.path}")
-        if is_near and is_silent:
-            self._write(f"full {end.pid}")
+        if is_near:
+            self._write(f"{'full' if is_silent else 'near'} {end.pid}")
 
     def _measure(self, pids: Iterable[int]) -> None:
         """Find what *pids* write, and measure all that is known."""
@@ -295,14 +296,17 @@ def _written_files(pid: int) -> dict[tuple[int, int], tuple[str, str, bool]]:
     written = {}
     folder = PROC / str(pid)
     with suppress(OSError):
-        for link in (folder / "fd").iterdir():
+        for link in os.scandir(folder / "fd"):
             with suppress(OSError, StopIteration, ValueError):
-                path = str(link.readlink())
+                # Of a thousand open files few are outputs: the mode of the link says for what each was opened.
+                if not link.stat(follow_symlinks=False).st_mode & stat.S_IWUSR:
+                    continue
+                path = str(Path(link).readlink())
                 if not path.startswith("/") or path.startswith(("/dev/", "/proc/", "/memfd:")):
                     continue
                 status = link.stat()
                 lines = (folder / "fdinfo" / link.name).read_text().splitlines()
                 flags = int(next(line for line in lines if line.startswith("flags:")).split()[1], 8)
-                if stat.S_ISREG(status.st_mode) and flags & os.O_ACCMODE != os.O_RDONLY:
-                    written[status.st_dev, status.st_ino] = (path, str(link), bool(flags & os.O_APPEND))
+                if stat.S_ISREG(status.st_mode):
+                    written[status.st_dev, status.st_ino] = (path, link.path, bool(flags & os.O_APPEND))
     return written
