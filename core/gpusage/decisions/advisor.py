@@ -361,7 +361,8 @@ class Advisor(Predictor):
         # A required type that the manager's words cannot express must not be dropped: the whole decision goes.
         if decision.code is Code.REWRITE and not rendered.fields:
             reason = rendered.trouble or NO_WORDS
-            decision = replace(decision, code=Code.KEEP, request=job.request, reasons=(*decision.reasons, reason))
+            reasons = (each.replace(EXCLUDES, "may land on ", 1) for each in decision.reasons)
+            decision = replace(decision, code=Code.KEEP, request=job.request, reasons=(*reasons, reason))
 
         # A job that forbids GPU types reads whether it is kept off those that it could get.
         names = job.model_request.workload.forbidden_gpus if job.model_request else ()

@@ -58,6 +58,9 @@ class Catalogue:
         self._by_key: dict[str, Gpu] = {}
         for gpu in self._rows:
             self._by_key.update(dict.fromkeys(map(name_key, gpu.aliases), gpu))
+            # Sites leave out the unit of a board's memory: a100-80.
+            for alias in gpu.aliases if gpu.parent_gpu is None else ():
+                self._by_key.setdefault(name_key(alias).removesuffix("gb"), gpu)
         for gpu in self._rows:
             self._by_key[name_key(gpu.name)] = gpu
 

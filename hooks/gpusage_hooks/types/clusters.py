@@ -139,6 +139,8 @@ class GpuPool:
     Attributes:
         gpu: Catalogue name, ``None`` where the site's type name is not understood.
         site_type: The site's own name of the type, in the manager's words: a GRES type, a node label.
+        request_type: What a job names to get a GPU of this type where *site_type* is no such name: two pools may have
+            the same. Empty where no name leads here.
         mps_per_gpu: Units that one shared GPU counts, ``None`` where it cannot be shared.
         shards_per_gpu: The same of a resource that divides a GPU among jobs and limits none of them.
         feature: What a job must ask for to be sent here, ``None`` where there is none.
@@ -153,6 +155,7 @@ class GpuPool:
             held; ``None`` if the manager has none.
         node_gpu_counts: How many of these GPUs its nodes have, each number once, the smallest first; none means not
             known.
+        node_names: Of its nodes; none means not known.
         limited_by: What limits the memory of a job on a share here: the weakest of what its nodes have.
         why_no_wall: Why that is no wall, one clause; empty where it is one, or the nodes have not said it.
     """
@@ -166,14 +169,21 @@ class GpuPool:
     feature: str | None = None
     exact_feature: str | None = None
     share_feature: str | None = None
+    request_type: str | None = None
     partitions: tuple[str, ...] = ()
     node_features: tuple[tuple[str, ...], ...] = ()
     node_kinds: tuple[NodeKind, ...] = ()
     free_share_percent: int | None = None
     billing_weight: float | None = None
     node_gpu_counts: tuple[int, ...] = ()
+    node_names: tuple[str, ...] = ()
     limited_by: LimitedBy = "cap"
     why_no_wall: str = ""
+
+    @property
+    def requestable_type(self) -> str:
+        """Return what a job names to get one of these GPUs; empty where no name leads here."""
+        return self.site_type if self.request_type is None else self.request_type
 
     @property
     def holding_feature(self) -> str | None:
@@ -231,10 +241,7 @@ class Cluster:
     recent_jobs: tuple[Mapping[str, float], ...] = ()
 
     def within(
-        self,
-        partitions: tuple[str, ...],
-        scopes: tuple[str, ...] = (),
-        node_features: tuple[tuple[str, ...], ...] = (),
+        self, partitions: tuple[str, ...], scopes: tuple[str, ...] = (), node_features: tuple[tuple[str, ...], ...] = ()
     ) -> Cluster:
         """Return the cluster as a job sees it that may run in *partitions*, and in *scopes* of other kinds.
 

@@ -18,11 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import Catalogue
+from gpusage.policies.candidates import shared_pool
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, Gpu
-
-SHARES = 100
-"""Of a GPU, as the documentation for sites has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +121,14 @@ def with_nodes(fleet: Fleet, usual: int | None = None) -> Fleet:
 def as_if_installed(cluster: Cluster, catalogue: Catalogue) -> tuple[Cluster, tuple[str, ...]]:
     """Return *cluster* as a site that installs gpusage has it, and the types that it does not divide today.
 
-    Each of its GPUs of a known type counts `SHARES`, and a feature holds a job to the type. Slices stay as they are.
+    Each of its GPUs of a known type is divided, and a feature holds a job to the type. Slices stay as they are.
     Partitions are left out: no job of a trace names one.
     """
     pools, undivided = [], []
     for pool in cluster.pools:
         everywhere = replace(pool, partitions=(), node_kinds=())
         if pool.mps_per_gpu is None and pool.gpu is not None and catalogue.find(pool.gpu).parent_gpu is None:
-            feature = pool.exact_feature or pool.feature or pool.site_type
-            everywhere = replace(everywhere, mps_per_gpu=SHARES, feature=feature, exact_feature=feature)
+            everywhere = shared_pool(everywhere)
             undivided.append(pool.site_type)
         pools.append(everywhere)
 

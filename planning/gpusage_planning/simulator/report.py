@@ -11,7 +11,6 @@ from gpusage.cli import tables
 from gpusage.reports.pages import bars, html
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 from gpusage_planning.capacity.problem import LONGEST_DAYS
-from gpusage_planning.simulator.fleet import SHARES
 from gpusage_planning.simulator.formats import OWN
 from gpusage_planning.simulator.result import Figures, Result
 from gpusage_planning.simulator.source import Files, Source, files_of, scenario
@@ -74,7 +73,8 @@ def _cluster_notes(source: Source, files: Files) -> Iterator[str]:
     if source.gpus_per_node is not None and all(one.node_gpu_counts for one in files.fleet.types):
         yield "Option --gpus-per-node changes nothing: the cluster's file has the nodes of all types."
     if files.undivided:
-        yield f"GPUs of {', '.join(files.undivided)} are not divided today; here they are, into {SHARES} shares each."
+        yield f"GPUs of {', '.join(files.undivided)} are not divided today; here they are, into 100 shares each."
+        yield from files.fleet.cluster.notes
 
     for one in files.fleet.types:
         if len(one.node_gpu_counts) > 1:

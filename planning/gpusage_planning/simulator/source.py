@@ -119,11 +119,12 @@ def collect_last_month(advisor: Advisor, now_s: float, cluster_file: Path | None
     idle_managers = []
     for manager in managers_of(advisor.hooks).values():
         context = advisor.context(manager.name)
-        jobs = advisor.hooks.collect_past_jobs(manager.name, now_s - DAYS * S_PER_DAY, context)
+        rows = advisor.hooks.collect_past_jobs(manager.name, now_s - DAYS * S_PER_DAY, context)
+        jobs = [job for job in rows or () if not job.left_out]
         if jobs:
             cluster = None if cluster_file else advisor.hooks.observe_cluster(manager.name, context)
             return LastMonth(title=manager.title, jobs=tuple(jobs), cluster=cluster)
-        if jobs is not None:
+        if rows is not None:
             idle_managers.append(manager.title)
 
     names = " or ".join(idle_managers)

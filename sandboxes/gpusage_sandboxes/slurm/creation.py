@@ -55,7 +55,7 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
         folder.mkdir(parents=True)
 
     for node in plan.nodes:
-        for number in range(node.gpu_count):
+        for number in range(node.gpu_count + sum(count for _, count in node.other_gpus)):
             (layout.gpus / node.name / f"gpu{number}").symlink_to(_DEVICE)
 
     key = layout.state / "munge.key"

@@ -19,7 +19,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import AnnotatedJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.hostlist import expand_hostlist
-from gpusage_slurm.cluster.nodes import NodeState, free_units, free_whole_gpus
+from gpusage_slurm.cluster.nodes import NodeState, free_gpus, free_units, free_whole_gpus
 from gpusage_slurm.jobs.queue import Row, base_id, requested_tres
 from gpusage_slurm.submission.request import feature_groups
 from gpusage_slurm.tres import parse_mib, parse_tres
@@ -42,6 +42,7 @@ _CONSTRAINT = "constraint "
 # ``(v100|a100)&(ib|opa)`` or ``v100&ib``: the types come first, as `render.py` joins them.
 _BOUND = re.compile(r"(?:\([^()]*\)|[^&()]+)(?:&(?P<own>.+))?")
 _SLICE = re.compile(r"gres/gpu:([A-Za-z0-9_.-]+):1")
+_PROFILE = re.compile(r"\dg\.\d+gb")
 _UNTYPED = re.compile(r"gres/gpu(?::1)?")
 
 NULL = "(null)"
@@ -72,15 +73,20 @@ def _after_share(mark: JobAnnotation) -> Mapping[str, str | None]:
 
 def is_bound(mark: JobAnnotation | None) -> bool:
     """Return whether gpusage bound the job of *mark* to GPU types, not its user, who named one or forbids others."""
-    if mark is None or mark.keeps_off or not _UNTYPED.fullmatch(mark.before):
+    if mark is None or mark.keeps_off:
         return False
-    return placement_in(mark).startswith(_CONSTRAINT) or mig_type_of(mark) is not None
+    is_held = _UNTYPED.fullmatch(mark.before) and placement_in(mark).startswith(_CONSTRAINT)
+    return bool(is_held) or mig_type_of(mark) is not None
 
 
 def mig_type_of(mark: JobAnnotation) -> str | None:
     """Return the type of the slice (MIG) that a job with *mark* has in place of its user's GPU, as ``3g.20gb``."""
-    typed = _SLICE.fullmatch(mark.after.partition(", ")[0]) if _UNTYPED.fullmatch(mark.before) else None
-    return typed[1] if typed else None
+    typed = _SLICE.fullmatch(mark.after.partition(", ")[0])
+    if typed is None or mark.after == mark.before:
+        return None
+    # A whole GPU is named where its user named it, and where the job fits on no other.
+    is_sure = _UNTYPED.fullmatch(mark.before) and not mark.keeps_off
+    return typed[1] if is_sure or _PROFILE.search(typed[1]) else None
 
 
 def user_constraint(mark: JobAnnotation, features: str) -> str | None:
@@ -119,9 +125,11 @@ def could_run_on_whole_gpu(node: NodeState, job: scontrol.Line, own: str, mark: 
     cpu_count = int(job.get("NumCPUs", "1").partition("-")[0])
     of_cpu = (parse_mib(job.get("MinMemoryCPU", "0")) or 0.0) * cpu_count
     groups = feature_groups(own) if own else ((),)
+    named = _SLICE.fullmatch(mark.before) if mark else None
+    free = free_gpus(node.gres, node.gres_used, named[1]) if named else free_whole_gpus(node)
     return (
         node.open
-        and free_whole_gpus(node) > 0
+        and free > 0
         and bool({*job.get("Partition", "").split(",")} & {*node.partitions})
         and node.cpu_count - node.used_cpu_count >= cpu_count
         and node.memory_mib - node.used_memory_mib >= max(parse_mib(job.get("MinMemoryNode", "0")) or 0.0, of_cpu)
