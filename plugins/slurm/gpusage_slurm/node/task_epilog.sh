@@ -27,7 +27,7 @@ classifier='
 BEGIN {
     lacks = "out[ _]?of[ _]?([a-z]+[ _])?memory|oom when|errormemoryalloc|alloc[a-z_]*( of .*)?[ _]*fail"
     lacks = lacks "|(fail|unable|cannot|can.t|could not).*alloc.*(memory|buffer|bytes|[0-9] ?[kmg]i?b|gpu|cuda|device|tensor)"
-    lacks = lacks "|(not enough|insufficient|no available|no free|exhausted).*memory|exhausted.*(alloc|oom)"
+    lacks = lacks "|(not enough|insufficient|no available|no free|exhausted).*memory"
     lacks = lacks "|(less|larger|more) than.*(gpu memory|kv cache)"
     gpus = "cuda|gpu|device|vram|hip ?(error|out|malloc)|cublas|cudnn|resource_?exhausted|bfc|requested buffer"
     gpus = gpus "|cache blocks|mem.fraction"
@@ -50,7 +50,9 @@ line ~ lacks && line ~ gpus && line !~ others && (line !~ host || line ~ /cuda|g
     if (verdict != "memory" || unfinished) raised = unfinished
     verdict = "memory"; unfinished = lines_after = 0; next
 }
-line ~ /dnn|cublas/ && line ~ /initiali/ { verdict = "unclear"; unfinished = 0; next }
+line ~ /(dnn|cublas).*(not_initiali|fail.*initiali|initiali.*fail)/ && (verdict != "memory" || unfinished) {
+    verdict = "unclear"; unfinished = 0; next
+}
 { follows = line ~ /process|worker|child|exit ?(code|status)|root cause|closed by peer|connection ?reset|broken ?pipe|eoferror/ }
 unfinished && line ~ /^[^ \t]/ {
     if (verdict == "") { verdict = follows && before ? before : "other"; raised = 1 }
