@@ -69,7 +69,9 @@ BUDGETS = {
     "lines of code: core, hooks, plugins": Budget(
         limit=41_276 + 84 + 215 + 335  # + 84 of issue 36: slices; + 215: forms; + 235: gain; + 100 of issue 37: freed
     ),  # 276 of them were gpusage-mps's, which was not counted
-    "lines of code: planning, sandboxes, lab, bench": Budget(limit=20_600 + 10),  # + 10 of issue 36: forms
+    "lines of code: planning, sandboxes, lab, bench": Budget(
+        limit=20_600 + 10 + 90  # + 10 of issue 36: forms; + 90 of issue 37: simulator
+    ),
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),
     "longer bodies with a blank line, %": Budget(limit=40, at_least=True),
