@@ -108,14 +108,8 @@ class FailureRecorder(threading.Thread):
         self._log = os.open(fresh, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         # It stays root's: an access list lets the job's user read it, who could write to a file of his own.
         if selector.uid != os.geteuid():
-            entries = (
-                (0x01, 6, _NOBODY),
-                (0x02, 4, selector.uid),
-                (0x04, 0, _NOBODY),
-                (0x10, 4, _NOBODY),
-                (0x20, 0, _NOBODY),
-            )
-            access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+            entries = (1, 6, _NOBODY, 2, 4, selector.uid, 4, 0, _NOBODY, 16, 4, _NOBODY, 32, 0, _NOBODY)
+            access = struct.pack("<I" + 5 * "HHI", 2, *entries)
             os.setxattr(self._log, "system.posix_acl_access", access)
 
         # Without it nobody who reads the file would be answered.
@@ -172,14 +166,10 @@ class FailureRecorder(threading.Thread):
         # What the job has open is to be seen before a program that has come to the GPU ends.
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -5)
-        poll, quiet_poll = select.poll(), select.poll()
-        for source in (self._exits, self._opens, self._wake_read):
-            poll.register(source, select.POLLIN)
-            if source is not self._exits:
-                quiet_poll.register(source, select.POLLIN)
+        urgent = (self._opens.fileno(), self._wake_read)
         pause_s, next_s = FIRST_PAUSE_S, 0.0
         while not self._closing:
-            ready = {descriptor for descriptor, _ in poll.poll(1000 * (LATER_S if self._ended else pause_s))}
+            ready = select.select((self._exits.fileno(), *urgent), (), (), LATER_S if self._ended else pause_s)[0]
             if self._wake_read in ready:
                 os.read(self._wake_read, 64)
             known = len(self._gpu_since)
@@ -193,7 +183,7 @@ class FailureRecorder(threading.Thread):
                     next_s = time.monotonic() + pause_s
             # Who reads the file is answered at once; ends of other jobs' processes wait for each other.
             if ready and not self._ended:
-                quiet_poll.poll(1000 * BREATH_S)
+                select.select(urgent, (), (), BREATH_S)
 
         self._exits.close()
         self._opens.close()
@@ -283,7 +273,7 @@ class FailureRecorder(threading.Thread):
                 if pid and pid not in own and each.stat().st_uid == self._uid:
                     files = _written_files(pid).keys() & self._outputs.keys()
                     # What the job has just started was nobody's before, and until its exec not even has its marks.
-                    if files and not self._processes.owns(pid) and self._processes.parent(pid) not in own - {1}:
+                    if files and not self._processes.owns(pid) and int(self._processes.stat(pid)[1]) not in own - {1}:
                         held |= files
         return frozenset(held)
 

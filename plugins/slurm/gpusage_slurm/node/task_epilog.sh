@@ -29,8 +29,7 @@ BEGIN {
     lacks = lacks "|(fail|unable|cannot|can.t|could not).*alloc.*(memory|buffer|bytes|[0-9] ?[kmg]i?b|gpu|cuda|device|tensor)"
     lacks = lacks "|(not enough|insufficient|no available|no free|exhausted).*memory"
     lacks = lacks "|(less|larger|more) than.*(gpu memory|kv cache)"
-    gpus = "cuda|gpu|device|vram|hip ?(error|out|malloc)|cublas|cudnn|resource_?exhausted|bfc|requested buffer"
-    gpus = gpus "|cache blocks|mem.fraction"
+    gpus = "cuda|gpu|device|vram|hip ?(error|out|malloc)|cublas|cudnn|resource_?exhausted|bfc|requested buffer|cache blocks|mem.fraction"
     others = "fallocate|no space left|retry|fall(ing|s)? ?back|trying again|usage:|^w(arning)?[ :]|cpuallocator|cpu:[0-9]"
     host = "cpu|(^|[^a-z])host|heap|array with shape|cannot allocate memory|shared memory|shm|mmap|oom.kill|bad_alloc *$"
 }
@@ -70,10 +69,7 @@ missing="$missing|python[0-9.]*: can't open file"
 # Print how the batch script ended, as wait(2) has it; nothing if it is unknown. Slurm does not pass it to a TaskEpilog, but
 # slurmstepd, which started it, answers anybody on its socket, as `scontrol listpids` does (REQUEST_STEP_TASK_INFO).
 wait_status() {
-    for python in /usr/bin/python3 python3; do
-        ! command -v "$python" >/dev/null || break
-    done
-    "$python" -I -c '
+    "$(command -v /usr/bin/python3 || command -v python3)" -I -c '
 import contextlib, os, socket, struct, sys
 
 def parent(pid):
@@ -234,8 +230,7 @@ if [ -f "$ends" ] && [ -r "$ends" ]; then
     done
 fi
 status=$(wait_status)
-failures=
-[ -z "$seen" ] || failures=$(last_failures)
+failures=$([ -z "$seen" ] || last_failures)
 [ "$status" != 0 ] || [ -n "$failures" ] || exit 0
 
 unset SLURM_TIME_FORMAT SLURM_CLUSTERS SCONTROL_ALL SCONTROL_FEDERATION SQUEUE_FORMAT SQUEUE_FORMAT2 SQUEUE_STATES
@@ -263,8 +258,7 @@ missing_note="[its program is missing, says gpusage]"
 comment=$(field Comment | sed 's/ *\[its program is missing, says gpusage\]$//') # of an earlier run of the job
 case $comment in *"says gpusage]"*) exit 0 ;; esac
 
-too_small=
-! was_too_small || too_small=yes
+was_too_small && too_small=yes || too_small=
 
 # The share is not to blame where no program ran. gpusaged reads this note with the job's exit status.
 if [ -z "$too_small" ] && misses_program; then
