@@ -180,7 +180,7 @@ def scenario(source: Source, seed: int) -> Scenario:
     """
     files = files_of(source)
     folder = (source.jobs_file or Path("-")).parent
-    return scenario_of(_jobs(source, files, seed), files.fleet, files.advisor, folder, seed, files.pairs)
+    return scenario_of(jobs_of(source, files, seed), files.fleet, files.advisor, folder, seed, files.pairs)
 
 
 class Files:
@@ -297,7 +297,8 @@ def _measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, flo
     }
 
 
-def _jobs(source: Source, files: Files, seed: int) -> Jobs:
+def jobs_of(source: Source, files: Files, seed: int) -> Jobs:
+    """Return the jobs that *source* names, or that *seed* draws."""
     if files.trace is None:
         return generated(source.count, draw_kinds(), files.fleet, seed, source.load)
     return with_drawn_models(files.trace.jobs, seed) if source.draws_models else files.trace.jobs
