@@ -67,7 +67,7 @@ class Budget:
 
 BUDGETS = {
     "lines of code: core, hooks, plugins": Budget(
-        limit=41_276 + 84 + 215  # + 84 of issue 36: slices; + 215 of issue 36: forms
+        limit=41_276 + 84 + 238  # + 84 of issue 36: slices; + 238 of issue 36: forms
     ),  # 276 of them were gpusage-mps's, which was not counted
     "lines of code: planning, sandboxes, lab, bench": Budget(limit=20_600 + 10),  # + 10 of issue 36: forms
     "files above 400 lines": Budget(limit=0),

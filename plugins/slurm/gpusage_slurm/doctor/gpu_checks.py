@@ -8,7 +8,7 @@ from gpusage.cli.admin import Finding, failed, passed, warned
 from gpusage.cli.status import describe_limits
 from gpusage_slurm.cluster.billing import SHARES, wrong_weights
 from gpusage_slurm.cluster.limits import UNKNOWN
-from gpusage_slurm.cluster.observation import SETTING, ignores_unmet_preference
+from gpusage_slurm.cluster.observation import NO_PREFERENCE, NO_RELEASE, SETTING, ignores_unmet_preference
 from gpusage_slurm.doctor.evidence import Evidence
 from gpusage_slurm.install.site import tracks_or_bills_mps, uses_slurmdbd
 
@@ -18,7 +18,7 @@ _TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECA
 
 
 def shares(name: str, evidence: Evidence) -> Finding:
-    """Check that nodes have GPUs of known types, and shares of them."""
+    """Check that nodes have GPUs, and shares of them."""
     if evidence.cluster is None:
         return failed(name, evidence.trouble or "the nodes are not known", "fix slurmctld first")
     pools = evidence.cluster.pools
@@ -27,7 +27,6 @@ def shares(name: str, evidence: Evidence) -> Finding:
 
     bare = [pool.site_type for pool in pools if not pool.mps_per_gpu]
     partly = [pool.site_type for pool in pools if len({kind.has_shares for kind in pool.node_kinds}) > 1]
-    unknown = [pool.site_type for pool in pools if pool.gpu is None]
     todo = "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU, and in gres.conf Name=mps Count=100"
     if len(bare) == len(pools):
         return failed(name, f"no GPU can be shared: {', '.join(bare)}", todo)
@@ -36,9 +35,21 @@ def shares(name: str, evidence: Evidence) -> Finding:
     if partly:
         observation = f"some nodes with {', '.join(partly)} have no mps: no share ever starts there"
         return warned(name, observation, f"if they shall be shared: {todo}")
-    if unknown:
-        return warned(name, f"unknown GPU types: {', '.join(unknown)}", "name them as `gpusage gpus` does")
     return passed(name, ", ".join(f"{pool.gpu_count} {pool.site_type} of {pool.mps_per_gpu}" for pool in pools))
+
+
+def types(name: str, evidence: Evidence) -> Finding:
+    """Check that each GPU is understood by its type or a feature, and that shares can be led to each type."""
+    # Other checks say the other notes.
+    notes = (
+        [note for note in evidence.cluster.notes if note not in (NO_RELEASE, NO_PREFERENCE)] if evidence.cluster else []
+    )
+    if notes:
+        observations, todos = zip(*(note.split(": ", 1) for note in notes), strict=True)
+        return warned(name, "; ".join(observations), "; ".join(todos))
+    return passed(
+        name, ", ".join(pool.gpu or "" for pool in evidence.cluster.pools) if evidence.cluster else "not known"
+    )
 
 
 def node_gpus(name: str, evidence: Evidence) -> Finding:
