@@ -60,6 +60,7 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     idle_power_w: _Power | None = None
     gpus_per_node: _PerNode | None = None
     node_gpu_counts: tuple[_PerNode, ...] = ()
+    node_names: _Names = ()
     limited_by: Annotated[LimitedBy, Meta(description="wall, cap or none")] = "cap"
     why_no_wall: str = ""
 
@@ -185,6 +186,7 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
         free_share_percent=row.free_share_percent,
         billing_weight=row.billing_weight,
         node_gpu_counts=row.node_gpu_counts if row.gpus_per_node is None else (row.gpus_per_node,),
+        node_names=row.node_names,
         limited_by=row.limited_by,
         why_no_wall=row.why_no_wall,
     )

@@ -41,6 +41,11 @@ def own_utilization(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> float | N
     return min(max(usage.gpu_utilization, 0.0), 1.0)
 
 
+def has_own_figures(usage: Usage) -> bool:
+    """Return whether a manager's accounting, without a node's samples, has the job's own memory and utilization."""
+    return not usage.sampled_s and usage.memory_bytes is not None and usage.peak_utilization is not None
+
+
 def was_gpu_shared(usage: Usage) -> bool:
     """Return whether others were on the GPU for so long that nobody knows whose kernels ran."""
     return usage.alone_s < LEAST_ALONE * usage.sampled_s

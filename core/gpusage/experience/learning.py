@@ -178,6 +178,7 @@ def job_experience(runs: Sequence[Run]) -> Experience:
         utilization_runs={share: len(values) for share, values in newest.items()},
         slowdown=_slowdowns(runs),
         memory_bytes=_memory(runs),
+        is_memory_assumed=not any(run.memory_bytes and not run.out_of_memory for run in runs),
         peak_bytes=peak_bytes,
         walled_share=walled_share,
         slices=frozenset(run.gpu for run in runs if run.is_slice),

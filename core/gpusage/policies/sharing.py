@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from gpusage.policies.candidates import (
     admitted_candidates,
+    if_shared,
     partitions_of,
     step_time_s,
     type_names,
@@ -44,7 +45,16 @@ from gpusage.policies.share_price import (
     trouble,
 )
 from gpusage.store.annotation import EXCLUDES
-from gpusage_hooks.types import Cluster, Decision, GpuRequest, Interval, PolicyInput, SharingRules, Workload
+from gpusage_hooks.types import (
+    Binding,
+    Cluster,
+    Decision,
+    GpuRequest,
+    Interval,
+    PolicyInput,
+    SharingRules,
+    Workload,
+)
 from gpusage_hooks.units import WHOLE_PERCENT
 
 NO_GPU = "no GPU that it may use can be shared"
@@ -100,7 +110,7 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
 
     offered = offered_shares(policy_input)
     if not offered:
-        return _keep(draft, f"{without}: {NO_GPU}")
+        return _keep_unshared(draft, without, policy_input, within)
     choice = choose(offered, reach, within, rules.bind)
     if choice is None:
         return _keep(draft, f"{without}: {_why_not(offered, reach, within, policy_input)}")
@@ -153,6 +163,28 @@ def _why_no_slice(slices: Sequence[Offer], within: Limits, policy_input: PolicyI
     return f"{slices[-1].candidate.name} {troubles[-1]}"
 
 
+def _keep_unshared(draft: Decision, without: str, policy_input: PolicyInput, within: Limits) -> Decision:
+    """Return *draft*, whose GPUs cannot be shared, with the share that would be enough if they could."""
+    shared = if_shared(policy_input)
+    # Where jobs would go then does not count here, so a share may confine this one to the types that suit it.
+    bind: Binding = "never" if policy_input.rules.sharing.bind == "never" else "always"
+    offered, reach = offered_shares(shared), _reach(shared, draft)
+    choice = choose(offered, reach, within, bind)
+    if choice is None:
+        why_not = f"; if shared, {_why_not(offered, reach, within, shared)}" if offered else ""
+        return _keep(draft, f"{without}: {NO_GPU}{why_not}")
+
+    highest = max(choice.offers, key=lambda offer: offer.slowdown.value)
+    part = part_of(choice.share_percent, type_names(offer.candidate for offer in choice.offers).replace(", ", " or "))
+    enough = f"if shared, {part} would do, beside partners {cost(highest.slowdown)}"
+    # Shards are counted and limit nothing, so no request is rewritten into them.
+    if shards := highest.candidate.pool.shards_per_gpu:
+        count = -(-choice.share_percent * shards // WHOLE_PERCENT)
+        enough += f"; shard:{count} of {shards} would hold it, and nothing limits it"
+    price = replace(highest.price, slowdown=highest.slowdown, contended_slowdown=None)
+    return replace(_keep(draft, f"{without}: {NO_GPU}; {enough}"), if_shared=price)
+
+
 def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | None:
     """Return why no share can be requested, whatever it costs; ``None`` where nothing is in the way."""
     if cluster.unshared:  # the site's own reasons; several partitions may have the same one
@@ -162,7 +194,7 @@ def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | No
         return "no slowdown is accepted"
     if not sizes(rules):
         return "the site's rules allow no size of a share"
-    if not any(pool.mps_per_gpu for pool in cluster.pools):
+    if not any(pool.gpu for pool in cluster.pools):
         return NO_GPU
     return None
 
@@ -336,11 +368,15 @@ def price_list(policy_input: PolicyInput, decision: Decision) -> tuple[SharePric
         not_chosen = "is enough, but a slice has no partners, or takes less GPU time"
     elif request.mps_thread_percent is not None:
         not_chosen = "is enough, but another share takes less GPU time"
+    elif decision.if_shared:
+        not_chosen = "would be enough, if it were shared"
     else:
         not_chosen = "is enough here, but " + (decision.reasons[-1] if decision.reasons else "nothing is changed")
 
     prices = []
-    for offer in (*slice_offers(policy_input), *offered_shares(policy_input)):
+    # Where none can be shared, prices are those that shares would have.
+    shares = offered_shares(policy_input) or offered_shares(if_shared(policy_input))
+    for offer in (*slice_offers(policy_input), *shares):
         name = offer.candidate.name
         is_taken = size == offer.share_percent and (not request.bound_types or name in request.bound_types)
         prices.append(

@@ -155,6 +155,7 @@ class GpuPool:
             held; ``None`` if the manager has none.
         node_gpu_counts: How many of these GPUs its nodes have, each number once, the smallest first; none means not
             known.
+        node_names: Of its nodes; none means not known.
         limited_by: What limits the memory of a job on a share here: the weakest of what its nodes have.
         why_no_wall: Why that is no wall, one clause; empty where it is one, or the nodes have not said it.
     """
@@ -175,6 +176,7 @@ class GpuPool:
     free_share_percent: int | None = None
     billing_weight: float | None = None
     node_gpu_counts: tuple[int, ...] = ()
+    node_names: tuple[str, ...] = ()
     limited_by: LimitedBy = "cap"
     why_no_wall: str = ""
 
@@ -239,10 +241,7 @@ class Cluster:
     recent_jobs: tuple[Mapping[str, float], ...] = ()
 
     def within(
-        self,
-        partitions: tuple[str, ...],
-        scopes: tuple[str, ...] = (),
-        node_features: tuple[tuple[str, ...], ...] = (),
+        self, partitions: tuple[str, ...], scopes: tuple[str, ...] = (), node_features: tuple[tuple[str, ...], ...] = ()
     ) -> Cluster:
         """Return the cluster as a job sees it that may run in *partitions*, and in *scopes* of other kinds.
 

@@ -48,7 +48,7 @@ def compare(
     **how: Any,  # click's
 ) -> None:
     """Simulate each policy in each order on the same jobs, and show the figures side by side."""
-    source, orders = _source(how), _orders(how)
+    source, orders = source_of(how), _orders(how)
     _require_used(how, {one.name for one in orders})
     named = dict.fromkeys(_policies(policies, orders))
     chosen = [(policy, order) for policy in named for order in orders or (None,)]
@@ -127,7 +127,8 @@ def _policies(policies: Sequence[str], orders: Sequence[OrderSettings]) -> Seque
     return policies or [name for name in USUAL if name not in PACKING]
 
 
-def _source(how: Mapping[str, Any]) -> Source:
+def source_of(how: Mapping[str, Any]) -> Source:
+    """Return where jobs and GPUs come from, by the options *how*."""
     sources = {"--jobs": how["jobs_file"], "--last-month": how["last_month"] or None, "--generate": how["generate"]}
     named = [name for name, value in sources.items() if value is not None]
     if len(named) > 1:

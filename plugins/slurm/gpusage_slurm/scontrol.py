@@ -188,7 +188,7 @@ def seconds_of(text: str) -> float | None:
     """Return seconds since 1970 of a time of this host, as `squeue` and `sacct` write it; ``None`` for ``Unknown``."""
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -33,6 +33,13 @@ class SlurmSettings(ManagerSettings):
 
 
 SLURM = Manager(
-    name="slurm", title="Slurm", settings=SlurmSettings, directive="#SBATCH", submit=("sbatch",), users=("slurm",)
+    name="slurm",
+    title="Slurm",
+    settings=SlurmSettings,
+    directive="#SBATCH",
+    submit=("sbatch",),
+    users=("slurm",),
+    sampling="AccountingStorageTRES=gres/gpu and a JobAcctGatherType in slurm.conf, AutoDetect=nvml in gres.conf, and "
+    "TRESUsageInMax of the steps in the file",
 )
 MANAGER = SLURM.name

@@ -70,7 +70,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     devices = tmp_path / "gpu"
     devices.mkdir()
     (devices / "nvidia0").write_text("")
-    selector = ProcessSelector(variable="MY_JOB=7", cgroup="", uid=os.geteuid())
+    selector = ProcessSelector(variable="MY_JOB=7", cgroups=(), uid=os.geteuid())
     recorder = FailureRecorder(tmp_path / "ends", selector, devices)
     recorder.start()
     yield Job(tmp_path, recorder)
@@ -186,7 +186,7 @@ def test_where_no_reader_is_seen_there_is_no_file(tmp_path: Path, monkeypatch: p
     """Each task's end would wait for an answer."""
     monkeypatch.setattr("gpusage.node.sampler.kernel_events._AT_FDCWD", -1)  # as a kernel that refuses
     monkeypatch.setattr("gpusage.node.sampler.kernel_events._FAN_MARK_ADD", 0)
-    selector = ProcessSelector(variable="MY_JOB=7", cgroup="", uid=os.geteuid())
+    selector = ProcessSelector(variable="MY_JOB=7", cgroups=(), uid=os.geteuid())
     with pytest.raises(OSError, match="fanotify_mark"):
         FailureRecorder(tmp_path / "ends", selector, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -195,7 +195,7 @@ def test_where_no_reader_is_seen_there_is_no_file(tmp_path: Path, monkeypatch: p
 def test_only_the_jobs_user_may_read_the_file_and_only_root_may_write_it(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
-    selector = ProcessSelector(variable="MY_JOB=7", cgroup="", uid=65534)
+    selector = ProcessSelector(variable="MY_JOB=7", cgroups=(), uid=65534)
     recorder = FailureRecorder(tmp_path / "ends", selector, tmp_path)
     recorder.start()
     checks = {65534: "test -r ends && ! test -w ends", 65533: "! test -r ends"}

@@ -32,12 +32,12 @@ class ProcessSelector:
 
     Attributes:
         variable: Entry of their environment, ``JOB_ID=12``; may be empty.
-        cgroup: Name of a folder in their cgroup's path, ``job_12``; may be empty.
+        cgroups: Names that the job's folder in their cgroup's path may have: ``job_12``.
         uid: Their user.
     """
 
     variable: str
-    cgroup: str
+    cgroups: tuple[str, ...]
     uid: int
 
 
@@ -157,11 +157,12 @@ class JobProcesses:
     def _group_of(self, folder: Path) -> Path | None:
         """Return the job's cgroup below the mount, if the process in *folder* is in it."""
         # Version 2 has one line with no controllers; version 1 has processor time under cpuacct.
-        for line in (folder / "cgroup").read_text().splitlines() if self._selector.cgroup else ():
+        for line in (folder / "cgroup").read_text().splitlines() if self._selector.cgroups else ():
             _, controllers, path = line.split(":", 2)
-            head, separator, _ = f"{path}/".partition(f"/{self._selector.cgroup}/")
-            if separator and controllers in ("", "cpuacct", "cpu,cpuacct"):
-                return Path(controllers) / head.lstrip("/") / self._selector.cgroup
+            for name in self._selector.cgroups if controllers in ("", "cpuacct", "cpu,cpuacct") else ():
+                head, separator, _ = f"{path}/".partition(f"/{name}/")
+                if separator:
+                    return Path(controllers) / head.lstrip("/") / name
         return None
 
     def _measure(self, pid: int) -> None:

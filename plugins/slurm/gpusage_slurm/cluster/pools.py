@@ -117,7 +117,19 @@ def naming_notes(nodes: Iterable[NodeState], pools: Sequence[GpuPool]) -> tuple[
     unled = [pool.site_type for pool in pools if pool.mps_per_gpu and pool.holding_feature is None]
     if unled and sum(pool.may_hold_shares for pool in pools) > 1:
         notes.append(f"no feature leads shares to {', '.join(unled)} alone: write Features=a100, say, on their nodes")
-    return tuple(notes)
+    return (*notes, *filter(None, (how_to_share(pools),)))
+
+
+def how_to_share(pools: Iterable[GpuPool]) -> str:
+    """Return the lines by which the whole GPUs of *pools* that cannot be shared could be; empty where all can."""
+    bare = [pool for pool in pools if not pool.mps_per_gpu and pool.gpu and ":" not in pool.gpu]
+    lines = "; ".join(
+        f"on each node with {count} ',mps:{100 * count}' at the end of Gres, and in its gres.conf 'Name=mps "
+        f"Count={100 * count} File=/dev/nvidia{f'[0-{count - 1}]' if count > 1 else 0} Flags=all_sharing'"
+        for count in sorted({count for pool in bare for count in pool.node_gpu_counts})
+    )
+    types = ", ".join(pool.site_type for pool in bare)
+    return f"To share {types}: GresTypes=gpu,mps in slurm.conf; {lines}" if bare else ""
 
 
 def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], usual: str | None) -> str | None:
@@ -186,6 +198,7 @@ def _pool(name: str, members: list[tuple[NodeState, _Kind]]) -> GpuPool:
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
         node_gpu_counts=tuple(sorted({kind.gpu_count for _, kind in members if kind.gpu_count})),
+        node_names=tuple(node.name for node, _ in members),
         limited_by=weakest,
         why_no_wall="; ".join(reasons),
         node_kinds=tuple(

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpusage.store.annotation import parse_annotation
-from gpusage_hooks.types import AnnotatedJob, JobState
+from gpusage_hooks.types import OF_USER, AnnotatedJob, JobState
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import NodeState, free_whole_gpus, parse_node
 from gpusage_slurm.jobs.placement import (
@@ -53,6 +53,7 @@ _SHARE_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 128))
 _COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("NodeList", 256)),
     *(("Partition", 256), ("tres-alloc", 256), ("SchedNodes", 128), ("Feature", 1100), ("admin_comment", 1100)),
+    *(("QOS", 128), ("Account", 128), ("UserID", 16)),
 )
 _LIMITED = re.compile(r"QOSMinGRES|(?:QOS|Assoc)MaxGRESPer(?:Job|Node)")
 _QUEUED = ("Priority", "Resources", "None")
@@ -106,7 +107,10 @@ def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
                     reason = stuck_reason(row, idle or (), requests.request_of(row))
             reason = reason or _binding_reason(row, nodes, requests)
 
-        yield replace(annotated_job(row, reason), needs_whole_gpu=needs_whole)
+        account = f"account={row.get('Account')}"
+        scopes = (f"qos={row.get('QOS')}", account, f"{account}{OF_USER}{row.get('UserID')}")
+        is_waiting = row["StateCompact"] == "PD"
+        yield replace(annotated_job(row, reason), needs_whole_gpu=needs_whole, scopes=scopes if is_waiting else ())
 
 
 def stuck_reason(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:

@@ -86,6 +86,8 @@ case ${SLURM_RESTART_COUNT:-0}/$GPUSAGE_DECISION in
         ;;
 esac
 
+job=${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID:-}_$SLURM_ARRAY_TASK_ID} job=${job:-${SLURM_JOB_ID:-}} # as users know it
+
 # Slurm sets the percentage itself if a share is held. A step may hold no share, and a job that got its whole GPU back
 # holds none, or, on Slurm 22.05, all shares of one GPU, for which an inner srun then asks. With an old percentage or cap,
 # such a job would still be limited to its share.
@@ -109,7 +111,7 @@ if [ -n "$whole" ]; then
     case ${SLURM_RESTART_COUNT:-0}/$is_script in
         [1-9]*/yes)
             case $GPUSAGE_DECISION in gpu:*) where="on a larger GPU" ;; *) where="with a whole GPU" ;; esac
-            echo "print gpusage: this job starts again, $where: 'gpusage decisions $SLURM_JOB_ID' says why."
+            echo "print gpusage: this job starts again, $where: 'gpusage decisions $job' says why."
             ;;
     esac
 fi
@@ -117,7 +119,7 @@ fi
 
 # Users whose client hides what sbatch printed read it here.
 if [ -n "$is_script" ] && [ -z "$whole" ] && [ "${GPUSAGE_NOTICE:-}" != no ]; then
-    echo "print gpusage: this job has a share of a GPU, gres/$GPUSAGE_DECISION: 'gpusage decisions $SLURM_JOB_ID' says why."
+    echo "print gpusage: this job has a share of a GPU, gres/$GPUSAGE_DECISION: 'gpusage decisions $job' says why."
 fi
 
 # cli_filter reads this to let an inner srun ask for the share. The request that sbatch exported stays, because scripts
