@@ -9,7 +9,7 @@ from gpusage.cli.status import describe_limits
 from gpusage_slurm.cluster.billing import SHARES, wrong_weights
 from gpusage_slurm.cluster.limits import UNKNOWN
 from gpusage_slurm.cluster.observation import NO_PREFERENCE, NO_RELEASE, SETTING, ignores_unmet_preference
-from gpusage_slurm.cluster.pools import how_to_share
+from gpusage_slurm.cluster.pools import TO_SHARE
 from gpusage_slurm.doctor.evidence import Evidence
 from gpusage_slurm.install.site import tracks_or_bills_mps, uses_slurmdbd
 
@@ -28,7 +28,8 @@ def shares(name: str, evidence: Evidence) -> Finding:
 
     bare = [pool.site_type for pool in pools if not pool.mps_per_gpu]
     partly = [pool.site_type for pool in pools if len({kind.has_shares for kind in pool.node_kinds}) > 1]
-    todo = how_to_share(pools) or "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU"
+    lines = (note for note in evidence.cluster.notes if note.startswith(TO_SHARE))
+    todo = next(lines, "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU")
     if len(bare) == len(pools):
         return failed(name, f"no GPU can be shared: {', '.join(bare)}", todo)
     if bare:
@@ -41,16 +42,17 @@ def shares(name: str, evidence: Evidence) -> Finding:
 
 def types(name: str, evidence: Evidence) -> Finding:
     """Check that each GPU is understood by its type or a feature, and that shares can be led to each type."""
+    if evidence.cluster is None:
+        return passed(name, "not known")
+
     # Other checks say the other notes.
-    notes = (
-        [note for note in evidence.cluster.notes if note not in (NO_RELEASE, NO_PREFERENCE)] if evidence.cluster else []
-    )
+    pools = evidence.cluster.pools
+    of_other_checks = (NO_RELEASE, NO_PREFERENCE, TO_SHARE)
+    notes = [note for note in evidence.cluster.notes if not note.startswith(of_other_checks)]
     if notes:
         observations, todos = zip(*(note.split(": ", 1) for note in notes), strict=True)
         return warned(name, "; ".join(observations), "; ".join(todos))
-    return passed(
-        name, ", ".join(pool.gpu or "" for pool in evidence.cluster.pools) if evidence.cluster else "not known"
-    )
+    return passed(name, ", ".join(pool.gpu or "" for pool in pools))
 
 
 def node_gpus(name: str, evidence: Evidence) -> Finding:

@@ -384,12 +384,23 @@ def test_gpus_without_a_type_are_known_by_a_feature_and_no_job_can_name_them() -
 )
 def test_a_site_is_told_which_line_makes_its_gpus_understood(gres: str, words: str) -> None:
     nodes = [node("n1", gres)]
-    (note,) = naming_notes(nodes, pools_of(nodes, advisor().catalogue))
+    (note,) = notes_of(nodes)
     assert note.startswith(words)
 
 
 def test_a_site_is_told_where_no_feature_leads_shares_to_a_type() -> None:
     nodes = [node("n1", "gpu:a100:2,mps:200"), node("n2", "gpu:t4:2,mps:200", features=("t4",))]
-    (note,) = naming_notes(nodes, pools_of(nodes, advisor().catalogue))
+    (note,) = notes_of(nodes)
     assert note == "no feature leads shares to a100 alone: write Features=a100, say, on their nodes"
-    assert naming_notes(nodes[:1], pools_of(nodes[:1], advisor().catalogue)) == ()
+    assert notes_of(nodes[:1]) == ()
+
+
+def notes_of(nodes: list[NodeState]) -> tuple[str, ...]:
+    catalogue = advisor().catalogue
+    return naming_notes(nodes, pools_of(nodes, catalogue), catalogue)
+
+
+def test_no_line_is_named_by_which_gpus_of_amd_could_be_shared() -> None:
+    assert notes_of([node("n1", "gpu:mi250:8")]) == ()
+    (note,) = notes_of([node("n1", "gpu:v100:2")])
+    assert note.startswith("To share v100: GresTypes=gpu,mps")

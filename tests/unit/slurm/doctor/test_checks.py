@@ -440,6 +440,6 @@ def test_gpus_that_nothing_names_are_told_with_the_line_to_write(healthy: Eviden
     assert healthy.cluster is not None
     assert finding(healthy, "GPU types").verdict == "pass"
     cluster = replace(healthy.cluster, notes=(NO_RELEASE, "4 GPUs are not understood: write Features=a100 there"))
-    told = finding(replace(healthy, cluster=cluster), "GPU types")
-    assert (told.verdict, told.observation) == ("warn", "4 GPUs are not understood")
-    assert told.todo == "write Features=a100 there"
+    warning = finding(replace(healthy, cluster=cluster), "GPU types")
+    assert (warning.verdict, warning.observation) == ("warn", "4 GPUs are not understood")
+    assert warning.todo == "write Features=a100 there"
