@@ -278,6 +278,8 @@ def test_nodes_that_a_share_avoids_join_those_that_its_user_excludes(own: str, e
     rendered_job = rendered(job, mps_thread_percent=40, required_gpus=("v100",), avoided_nodes=avoided)
     assert rendered_job.fields["set.exc_nodes"] == excluded
     assert rendered_job.after == "gres/mps:40, avoid n1,n2, constraint v100"
+    apart = rendered(job, mps_thread_percent=40, avoided_nodes=avoided, keeps_apart=True)
+    assert apart.after == "gres/mps:40, apart n1,n2"  # for other users' jobs there
     assert "set.exc_nodes" not in rendered(job, mps_thread_percent=40).fields
 
 
