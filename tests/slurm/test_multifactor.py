@@ -63,8 +63,8 @@ def test_jobs_start_in_the_simulator_s_order(sandbox: Sandbox, name: str) -> Non
                     wait_until(lambda user=job.name[0]: usage(sandbox, user) > 0, lambda: sandbox.run("sshare", "-a"))
             else:
                 wait = f"echo {job.name} >> {started}; until [ -e {folder / job.name} ]; do sleep 0.1; done"
-                asked = (f"--gres=gpu:{job.gpus}", f"-c{CPUS_PER_GPU * job.gpus}", f"--time={job.limit_min}")
-                sandbox.run("sbatch", f"--account={job.name[0]}", "--output=/dev/null", *asked, f"--wrap={wait}")
+                options = (f"--gres=gpu:{job.gpus}", f"-c{CPUS_PER_GPU * job.gpus}", f"--time={job.limit_min}")
+                sandbox.run("sbatch", f"--account={job.name[0]}", "--output=/dev/null", *options, f"--wrap={wait}")
             expected = sum(start_s <= at_s for start_s in result.start_s.tolist())
             wait_until(lambda expected=expected: len(started.read_text().split()) >= expected, started.read_text)
             time.sleep(PASSES_S)

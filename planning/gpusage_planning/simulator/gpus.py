@@ -60,7 +60,7 @@ class Gpus:
             Nodes(start, one.gpu_count, one.node_gpu_count, spreads=fleet.spreads_jobs)
             for start, one in zip(fleet.starts, fleet.types, strict=True)
         ]
-        self._in_use = [[0] * (one.gpu_count // one.node_gpu_count) for one in fleet.types]
+        self._in_use = [[0] * max(one.gpu_count // one.node_gpu_count, 1) for one in fleet.types]
         self._per_node = [one.gpus_per_node for one in fleet.types]
         self._stranded = 0
         self._empty = sum(one.gpu_count for one in fleet.types if one.gpus_per_node)

@@ -13,6 +13,7 @@ from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 from gpusage_planning.capacity.problem import LONGEST_DAYS
 from gpusage_planning.simulator.formats import OWN
 from gpusage_planning.simulator.result import Figures, Result
+from gpusage_planning.simulator.scenario import Scenario
 from gpusage_planning.simulator.source import Files, Source, files_of, scenario
 from gpusage_planning.simulator.sweep import Repeated
 from gpusage_planning.simulator.truth import Measured
@@ -24,9 +25,21 @@ UNUSUAL_DAYS = 7
 def notes(source: Source, seed: int) -> Iterator[str]:
     """Yield what the figures of *source* rest on."""
     files, drawn = files_of(source), scenario(source, seed)
-    yield from _job_notes(source, files, seed)
+    yield from job_notes(source, files, seed)
     yield from _cluster_notes(source, files)
 
+    yield from model_notes(source, drawn)
+    if drawn.measured_pairs is not None:
+        yield _pairs_note(drawn.measured_pairs)
+
+    yield "What happens is predicted, with errors as large as the intervals; lab/docs/simulator.md has all assumptions."
+    unmeasured = [one.name for one in files.fleet.types if one.power_w is None]
+    if unmeasured:
+        yield f"No energy: the cluster file has no measured power_w and idle_power_w of {', '.join(unmeasured)}."
+
+
+def model_notes(source: Source, drawn: Scenario) -> Iterator[str]:
+    """Yield of which jobs the models are known."""
     if source.draws_models and (source.jobs_file or source.month):
         yield "Jobs without a model have one drawn by chance: one for each user, GPU type and number of GPUs."
     unreadable = [*drawn.models.unreadable.values()]
@@ -38,16 +51,10 @@ def notes(source: Source, seed: int) -> Iterator[str]:
         yield "Jobs without a model run alike on all GPU types and get what they ask for, as in production."
     if all(kind.model is None for kind in drawn.jobs.kinds):
         yield "No job has a model, so policies have nothing to decide; --draw-models draws models by chance."
-    if drawn.measured_pairs is not None:
-        yield _pairs_note(drawn.measured_pairs)
-
-    yield "What happens is predicted, with errors as large as the intervals; lab/docs/simulator.md has all assumptions."
-    unmeasured = [one.name for one in files.fleet.types if one.power_w is None]
-    if unmeasured:
-        yield f"No energy: the cluster file has no measured power_w and idle_power_w of {', '.join(unmeasured)}."
 
 
-def _job_notes(source: Source, files: Files, seed: int) -> Iterator[str]:
+def job_notes(source: Source, files: Files, seed: int) -> Iterator[str]:
+    """Yield where the jobs come from, and which of them are left out."""
     trace = files.trace
     if trace is None:
         yield f"The jobs are drawn by chance, seed {seed}; --jobs FILE takes your own."
@@ -143,7 +150,8 @@ RATIOS = (
     *(("makespan", "makespan_s"), ("mean JCT", "jct_s"), ("p95 JCT", "jct_p95_s"), ("mean wait", "wait_s")),
     *(("p95 wait", "wait_p95_s"), ("utilization", "utilization"), ("fairness", "fairness")),
 )
-RATIO_COLUMNS = (tables.Column("policy", is_left=True), *(tables.Column(title) for title, _ in RATIOS))
+FREED = "GPU hours freed"
+RATIO_COLUMNS = (tables.Column("policy", is_left=True), *(tables.Column(title) for title in (*dict(RATIOS), FREED)))
 
 
 def row(repeated: Repeated) -> list[str]:
@@ -156,7 +164,8 @@ def row(repeated: Repeated) -> list[str]:
 
 def ratio_row(repeated: Repeated, base: Repeated) -> list[str]:
     """Return a policy's figures over those of *base*, in the order of `RATIO_COLUMNS`."""
-    return [f"{repeated.policy} / {base.policy}", *(_range_text(repeated.ratios(base, name)) for _, name in RATIOS)]
+    ratios = (_range_text(repeated.ratios(base, name)) for _, name in RATIOS)
+    return [f"{repeated.policy} / {base.policy}", *ratios, f"{repeated.figures.freed_hours:,.0f}"]
 
 
 def _range_text(ratios: Sequence[float]) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpusage.cli.cluster_file import any_cluster, example_cluster, read_description
 from gpusage.cli.user_file import read_document, require_readable
-from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.decisions.advisor import Advisor, advisor
 from gpusage.plugins.loading import managers_of
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, PastJob
@@ -180,7 +180,7 @@ def scenario(source: Source, seed: int) -> Scenario:
     """
     files = files_of(source)
     folder = (source.jobs_file or Path("-")).parent
-    return scenario_of(_jobs(source, files, seed), files.fleet, files.advisor, folder, seed, files.pairs)
+    return scenario_of(jobs_of(source, files, seed), files.fleet, files.advisor, folder, seed, files.pairs)
 
 
 class Files:
@@ -193,7 +193,7 @@ class Files:
     """
 
     def __init__(self, source: Source) -> None:
-        self.advisor = make_advisor()
+        self.advisor = advisor()
         self._source = source
         self.fleet, self.undivided = _fleet(source, self.advisor)
         self.format: Format | None = None if source.jobs_file is None else find_format(source.jobs_file, source.format)
@@ -297,7 +297,8 @@ def _measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, flo
     }
 
 
-def _jobs(source: Source, files: Files, seed: int) -> Jobs:
+def jobs_of(source: Source, files: Files, seed: int) -> Jobs:
+    """Return the jobs that *source* names, or that *seed* draws."""
     if files.trace is None:
         return generated(source.count, draw_kinds(), files.fleet, seed, source.load)
     return with_drawn_models(files.trace.jobs, seed) if source.draws_models else files.trace.jobs

@@ -51,9 +51,9 @@ def test_a_share_binds_where_there_is_room_now() -> None:
 
 def test_room_beside_other_jobs_is_for_their_user_alone() -> None:
     first = arrived(1)
-    beside = arrived(0, [first])
-    assert shipped().demand(beside).share_percent == 50
-    assert shipped().cost(H100, [first], beside) == 0.0
+    second = arrived(0, [first])
+    assert shipped().demand(second).share_percent == 50
+    assert shipped().cost(H100, [first], second) == 0.0
     assert shipped().demand(arrived(0, [first], user=1)).alone
     assert shipped().cost(H100, [first], arrived(1, user=1)) is None
     assert shipped().demand(arrived(0, [first] * 2)).alone

@@ -113,7 +113,9 @@ def test_a_policy_that_is_named_twice_is_simulated_once() -> None:
 def test_slots_share_nothing_and_packing_does() -> None:
     by_name = {one["policy"]: one for one in run("--generate", "300", "--load", "2")["policies"]}
     assert by_name["slots"]["shared_time"] == 0
+    assert by_name["slots"]["freed_hours"] == pytest.approx(0, abs=1e-6)
     assert by_name["packing"]["shared_time"] > 0
+    assert by_name["packing"]["freed_hours"] > 0
 
 
 def test_the_price_policy_is_what_the_advisor_decides() -> None:
@@ -280,5 +282,6 @@ def test_waits_and_fairness_are_in_the_table_of_ratios() -> None:
     run = partial(CliRunner(env={"COLUMNS": "200"}).invoke, commands.simulate)
     shown = [run([*words, "--load", load]).stdout for load in ("0.1", "3")]
     idle, busy = (re.sub(r"\s+", " ", text) for text in shown)
-    assert "policy makespan mean JCT p95 JCT mean wait p95 wait utilization fairness packing / slots" in busy
-    assert "policy makespan mean JCT p95 JCT utilization fairness packing / slots" in idle, "nobody waits"
+    titles = "utilization fairness GPU hours freed packing / slots"
+    assert f"policy makespan mean JCT p95 JCT mean wait p95 wait {titles}" in busy
+    assert f"policy makespan mean JCT p95 JCT {titles}" in idle, "nobody waits"
