@@ -242,7 +242,7 @@ def _show(captured: Captured, card: Path, outcome: Outcome) -> None:
     rows = [[name, value, MARKS[mark]] for name, (value, mark) in captured.keys.items()]
     tables.show_rows(COLUMNS, rows)
     for module, why in captured.real_calls.items():
-        tables.show(f"{module} does not run on shapes alone ({why}), so it was computed here.")
+        tables.show(f"{module} does not run on shapes alone ({why}), so its parts did, or it was computed here.")
     if captured.graph is None:
         tables.show(f"Its graph cannot be read: {captured.graph_failure}")
         return

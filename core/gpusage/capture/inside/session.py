@@ -62,6 +62,8 @@ class Session:
         """Run *program*, a script or ``-m`` and a module with its arguments, and send the record."""
         # At its time limit the parent sends SIGTERM, and waits a little for the record.
         signal.signal(signal.SIGTERM, lambda *_: self.finish("time"))
+        # To the program's own processes the signal says something else.
+        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
         # The program shares a login node with others.
         torch.set_num_threads(1)
         pretend_cuda(self.left_out.gpu_count)
