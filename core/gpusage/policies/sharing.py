@@ -177,6 +177,10 @@ def _keep_unshared(draft: Decision, without: str, policy_input: PolicyInput, wit
     highest = max(choice.offers, key=lambda offer: offer.slowdown.value)
     part = part_of(choice.share_percent, type_names(offer.candidate for offer in choice.offers).replace(", ", " or "))
     enough = f"if shared, {part} would do, beside partners {cost(highest.slowdown)}"
+    # Shards are counted and limit nothing, so no request is rewritten into them.
+    if shards := highest.candidate.pool.shards_per_gpu:
+        count = -(-choice.share_percent * shards // WHOLE_PERCENT)
+        enough += f"; shard:{count} of {shards} would hold it, and nothing limits it"
     price = replace(highest.price, slowdown=highest.slowdown, contended_slowdown=None)
     return replace(_keep(draft, f"{without}: {NO_GPU}; {enough}"), if_shared=price)
 

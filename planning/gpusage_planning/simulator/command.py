@@ -56,7 +56,7 @@ def compare(
     seeds = range(seed, seed + how["repetitions"])
     tasks = [Task(source, policy, each, order) for each in seeds for policy, order in chosen]
 
-    with _progress(len(first.jobs) * len(tasks)) as progress:
+    with progress_bar(len(first.jobs) * len(tasks)) as progress:
         results = _results(tasks, how["workers"], how["dask_address"], progress)
     rows = sweep.repeated(len(chosen), results)
     lines = [*notes(source, seed), *order_notes(orders), *_repetitions(rows)]
@@ -195,11 +195,11 @@ def _repetitions(rows: Sequence[Repeated]) -> Iterator[str]:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the number of ended jobs and shows it as a bar, if this is a terminal."""
+def progress_bar(total: int, what: str = "jobs") -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the number of *what* is done and shows it as a bar, if this is a terminal."""
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
-        task = bars.add_task("jobs", total=total)
+        task = bars.add_task(what, total=total)
         yield lambda ended: bars.update(task, completed=ended)
 
 

@@ -12,7 +12,7 @@ from gpusage.cli import tables
 from gpusage.cli.documents import rounded
 from gpusage.policies.share_price import limits
 from gpusage_hooks.types import GpuPool
-from gpusage_planning.simulator.command import source_of
+from gpusage_planning.simulator.command import progress_bar, source_of
 from gpusage_planning.simulator.contract import Policy
 from gpusage_planning.simulator.fleet import Fleet, as_if_installed
 from gpusage_planning.simulator.policies import TypesOf, production
@@ -41,7 +41,8 @@ def plan_slices(*, seed: int, tries: int, as_json: bool, **how: Any) -> None:  #
     scenario = scenario_of(jobs_of(source, files, seed), fleet, files.advisor, folder, seed)
     month = month_of(scenario, boards, limits(files.advisor.rules.sharing, None))
 
-    best, tried = best_layout(month, tries)
+    with progress_bar(tries, "layouts") as progress:
+        best, tried = best_layout(month, tries, progress)
     whole = month.types({(one.whole.name, WHOLE): one.whole.gpu_count for one in boards})
     today = {one.name: one for one in files.fleet.types}
     waits = {

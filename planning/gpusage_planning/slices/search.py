@@ -79,7 +79,7 @@ class Month:
         return sum_s / len(asks), len(asks) - len(runs)
 
 
-def best_layout(month: Month, tries: int) -> tuple[Layout, int]:
+def best_layout(month: Month, tries: int, progress: Callable[[int], None] = lambda _: None) -> tuple[Layout, int]:
     """Return the layout with the least mean wait that a local search finds, and how many layouts it simulated.
 
     It begins with whole GPUs, and divides those of one type that are divided in one way in another way: all of them,
@@ -89,7 +89,9 @@ def best_layout(month: Month, tries: int) -> tuple[Layout, int]:
 
     def wait_of(layout: Layout) -> Wait:
         key = frozenset(layout.items())
-        waits[key] = waits.get(key) or month.wait(month.types(layout))
+        if key not in waits:
+            waits[key] = month.wait(month.types(layout))
+            progress(len(waits))
         return waits[key]
 
     best: Layout = {(one.whole.name, WHOLE): one.whole.gpu_count for one in month.boards}

@@ -139,8 +139,8 @@ def _past_job(cells: Cells, steps: Sequence[Cells]) -> PastJob:
     started_at_s, submitted_at_s = _seconds(cells.get("Start", "")), _seconds(cells["Submit"])
     if not _is_count(elapsed):
         return left_out("ElapsedRaw is not whole seconds")
-    if int(elapsed) == 0:
-        return left_out("never ran" if state != "PENDING" else "has not started")
+    if state == "PENDING" or state in GOES_ON:
+        return left_out("has not started" if state == "PENDING" else "has not ended")
 
     resources = parse_tres(cells["AllocTRES"])
     gpus = [each for each in resources if is_gpu(each)]
@@ -149,8 +149,8 @@ def _past_job(cells: Cells, steps: Sequence[Cells]) -> PastJob:
     count = max(*counts, int(any(map(is_share, resources))))
     if not count:
         return left_out("had no GPU")
-    if state in GOES_ON:
-        return left_out("has not ended")
+    if int(elapsed) == 0:
+        return left_out("ran for less than a second, or never")
     if submitted_at_s is None and started_at_s is None:
         return left_out("Submit and Start are no times")
 

@@ -307,6 +307,15 @@ def test_where_nothing_is_shared_a_job_reads_what_would_be_enough_if_it_were() -
     assert "would be enough, if it were shared" in verdicts
 
 
+def test_where_a_gpu_has_shards_a_job_reads_how_many_would_hold_it() -> None:
+    """A third of eight shards is three; the request stays, for nothing limits a job on shards."""
+    policy_input = unshared(CHEAP, DEAR)
+    candidates = [replace(each, pool=replace(each.pool, shards_per_gpu=8)) for each in policy_input.candidates]
+    decision = decided(replace(policy_input, candidates=tuple(candidates)))
+    assert decision.request == replace(policy_input.request, preferred_gpus=decision.request.preferred_gpus)
+    assert decision.reasons[-1].endswith("; shard:3 of 8 would hold it, and nothing limits it")
+
+
 def test_where_no_share_would_be_enough_a_job_reads_that_too() -> None:
     decision = decided(unshared(DEAR, DEAR))
     assert decision.if_shared is None

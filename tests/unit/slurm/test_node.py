@@ -775,3 +775,6 @@ def test_a_jobs_output_says_once_that_it_has_a_share(node: Node, more: dict[str,
     share = {"GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", **more}
     line = "print gpusage: this job has a share of a GPU, gres/mps:40: 'gpusage decisions 7' says why."
     assert (line in node.run("task_prolog.sh", 7, **share)) is has_message
+    task = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1"}
+    of_task = line.replace("decisions 7", "decisions 5_1")
+    assert (of_task in node.run("task_prolog.sh", 7, **share, **task)) is has_message

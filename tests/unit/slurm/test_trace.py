@@ -145,7 +145,7 @@ def test_of_gpus_of_two_types_nobody_knows_which_they_were() -> None:
     [
         ({"AllocTRES": "cpu=4"}, "had no GPU"),
         ({"ElapsedRaw": "0", "Start": "Unknown", "State": "PENDING"}, "has not started"),
-        ({"ElapsedRaw": "0", "Start": "None", "State": "CANCELLED by 7"}, "never ran"),
+        ({"ElapsedRaw": "0", "Start": "None", "State": "CANCELLED by 7"}, "ran for less than a second, or never"),
         ({"State": "RUNNING"}, "has not ended"),
         ({"Submit": "Unknown", "Start": "Unknown"}, "Submit and Start are no times"),
         ({"ElapsedRaw": "-5"}, "ElapsedRaw is not whole seconds"),
@@ -156,6 +156,12 @@ def test_of_gpus_of_two_types_nobody_knows_which_they_were() -> None:
 def test_each_row_that_is_no_job_on_gpus_says_why(changes: dict[str, str], why: str) -> None:
     assert [job.left_out for job in jobs_of(row(JobID="5"), row(**changes))] == ["", why] or why.startswith("a step")
     assert {job.left_out for job in jobs_of(row(**changes), row(JobID="5"))} == {"", why}
+
+
+def test_the_guide_has_the_command() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "admin.md").read_text(encoding="utf-8").replace("\\\n  ", "")
+    (command,) = (line for line in guide.splitlines() if " sacct " in line)
+    assert {*COMMAND.split()} <= {*command.split()}
 
 
 def test_a_row_that_was_cut_is_counted() -> None:
