@@ -49,6 +49,7 @@ test-versions: .venv/test  ## the Slurm tests on Slurm 22.05, 24.11 and 26.05 (4
 
 test-nightly: test-all  ## everything: also the long rounds, other programs as clients, and every Slurm release (some hours)
 	$(BIN)/pytest $(SIDE_BY_SIDE) --hypothesis-profile=search tests/properties
+	$(call install,.[exact])
 	$(BIN)/pytest $(ON_CLUSTERS) -m nightly
 	$(MAKE) test-versions MARKS="slurm and not (clients or one_release)"
 

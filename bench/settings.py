@@ -92,7 +92,7 @@ def _allowed(hint: Any) -> str:  # an annotation
         return _code(get_args(hint))
     words = {bool: "`true`, `false`", str: "text", int: "whole number", float: "number"}
     each = {tuple[str, ...]: "list of texts", tuple[int, ...]: "list of whole numbers"}
-    plain = words.get(hint) or each.get(hint) or "table of numbers"
+    plain = words.get(hint) or each.get(hint) or f"table of {'texts' if str(hint).endswith('str]') else 'numbers'}"
     return f"{plain}, {limits}" if limits else plain
 
 

@@ -108,7 +108,7 @@ def snakemake(name: str, resource: str, options: str, *requirements: str) -> Cli
         name=name,
         install=partial(install_from_pypi, name, *requirements),
         command="PYTHONPATH=$PWD/hurry "
-        "GPUSAGE_COMMENT=model=large.onnx,batch=52,mode=train,utilization=20 snakemake --executor slurm --jobs 2 "
+        "GPUSAGE_COMMENT=model=small.onnx,batch=8,mode=infer snakemake --executor slurm --jobs 2 "
         f"--default-resources slurm_account=sandbox slurm_partition=gpu --set-resources '{resource}' {options} "
         "--seconds-between-status-checks 1 --latency-wait 5",
         report=counted_steps,

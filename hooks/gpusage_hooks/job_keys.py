@@ -1,8 +1,7 @@
 """The table of keys that a job's user may write, a row for each.
 
-The parser of comments, the options of commands, the tables of docs/jobs.md and the JSON
-schema are made from it. A new key is a row here, its field of `Workload`, and its use; a key
-of the group ``run`` is also an argument of the Python API.
+The parser of comments, the options of commands, the tables of docs/jobs.md and the JSON schema are made from it. A new
+key is a row here, its field of `Workload`, and its use; one of the group ``run`` is an argument of the Python API, too.
 """
 
 from __future__ import annotations
@@ -349,6 +348,9 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             help="GPU types that the job must not get, joined by +, such as t4+v100.",
             details="`a100` means every kind of A100, and every slice of one.",
         ),
+        "slices": _row(
+            Switch(), affects="decision", default="if untyped", help="Whether a MIG slice of the requested GPU will do."
+        ),
     },
 }
 
@@ -364,8 +366,7 @@ def _job_key(group: Group, name: str, columns: Mapping[str, Any]) -> JobKey:
 
 
 _ROWS = tuple(_job_key(group, name, row) for group, rows in _TABLE.items() for name, row in rows.items())
-JOB_KEYS: Mapping[str, JobKey] = MappingProxyType({row.name: row for row in _ROWS})
-"""Each key by its name, in the order of docs/jobs.md."""
+JOB_KEYS: Mapping[str, JobKey] = MappingProxyType({row.name: row for row in _ROWS})  # in the order of docs/jobs.md
 STEP_SETTINGS: tuple[JobKey, ...] = tuple(row for row in _ROWS if row.group == "run")
 """The keys that change what a step is, beside batch, mode, precision and optimizer."""
 

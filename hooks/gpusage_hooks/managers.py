@@ -33,6 +33,7 @@ TAKEN = (
     "learning",
     "money",
     "network",
+    "gpus",
 )
 """The keys of gpusage.toml that are gpusage's own."""
 
@@ -65,6 +66,7 @@ class Manager:
         submit: The command that submits a job script, for example ``("qsub",)``; empty where there is none, or where it
             does not pass the variable GPUSAGE_COMMENT on.
         users: Who asks gpusaged on its behalf, beside root; ``daemon.allowed_users`` replaces them.
+        sampling: What a site sets so that accounting has GPUs, and what jobs took of them; empty where it never has.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Manager:
     directive: str | None = None
     submit: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
+    sampling: str = ""
 
     def has_lines_in(self, script: str) -> bool:
         """Return whether *script* has a line that is for this manager."""

@@ -219,7 +219,8 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
         path: Of the file that a user names.
 
     Returns:
-        The jobs that had GPUs, in any order; ``None`` where the file is not this manager's.
+        The jobs that had GPUs, in any order, and other rows with why they are left out; ``None`` where the file is not
+        this manager's.
 
     Raises:
         RequestError: The file is this manager's, and cannot be read or understood.

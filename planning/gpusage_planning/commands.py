@@ -23,6 +23,7 @@ PLAN_EXAMPLE = """\b
 Examples:
   gpusage plan --jobs examples/plan/jobs.csv --cluster examples/plan/cluster.toml
   gpusage plan --jobs jobs.csv --cluster cluster.toml -o plan.html
+  gpusage plan slices --last-month
 """
 SIMULATE_EXAMPLE = """\b
 Examples:
@@ -44,19 +45,50 @@ class NumberRange(click.FloatRange):
         return number if not math.isnan(number) else self.fail(f"{value!r} is not a number.", param, ctx)
 
 
-@click.command(epilog=PLAN_EXAMPLE, short_help="Which nodes to pay for, and what runs where and when.")
-@click.option(
+JOBS = click.option(
     "--jobs",
     "jobs_file",
     type=click.Path(path_type=Path),
-    required=True,
-    help="CSV file of the jobs: models, or step times.",
+    help="A trace, such as Philly's or what 'sacct --parsable2' printed.  [default: jobs drawn by chance]",
+)
+FORMAT = click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(FORMATS),
+    help="Of --jobs; lab/docs/simulator.md describes each.  [default: the one by which the file is recognised]",
+)
+LAST_MONTH = click.option(
+    "--last-month",
+    is_flag=True,
+    help="In place of --jobs: the last 30 days of this host's workload manager, on its own cluster.",
+)
+CLUSTER = click.option(
+    "--cluster",
+    "cluster_file",
+    type=click.Path(path_type=Path),
+    help="slurm.conf, or JSON or TOML as for 'gpusage validate'.  [default: an example, or --last-month's]",
+)
+GPUS_PER_NODE = click.option(
+    "--gpus-per-node",
+    type=click.IntRange(min=1),
+    help="Of types of whose nodes the cluster's file says nothing.  [default: all GPUs in one node]",
+)
+DRAW_MODELS = click.option("--draw-models", is_flag=True, help="Draw a model for jobs of which the file names none.")
+SEED = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same one gives the same result."
+)
+
+
+@click.group(
+    epilog=PLAN_EXAMPLE, short_help="Which nodes to pay for, and what runs where and when.", invoke_without_command=True
+)
+@click.option(
+    "--jobs", "jobs_file", type=click.Path(path_type=Path), help="CSV file of the jobs: models, or step times."
 )
 @click.option(
     "--cluster",
     "cluster_file",
     type=click.Path(path_type=Path),
-    required=True,
     help="JSON or TOML file of the nodes and their prices.",
 )
 @click.option(
@@ -85,39 +117,37 @@ def plan() -> None:
     """Plan at the least cost which nodes are active, of which type, and which jobs use their GPUs, and when.
 
     The cost covers active nodes and missed deadlines. Each decision is a mixed-integer program, which HiGHS
-    solves. It needs the extra [plan].
+    solves. It needs the extra [plan]. 'gpusage plan slices' is about MIG slices.
+    """
+
+
+@plan.command(short_help="Which MIG slices GPUs should be cut into.")
+@JOBS
+@FORMAT
+@LAST_MONTH
+@CLUSTER
+@GPUS_PER_NODE
+@DRAW_MODELS
+@SEED
+@click.option(
+    "--tries", type=click.IntRange(min=1), default=300, show_default=True, help="About how many layouts to simulate."
+)
+@options.json_option
+@run_by("gpusage_planning.slices.command:plan_slices")
+def slices() -> None:
+    """Find the MIG layout of each node under which the jobs would have waited least, by the simulator.
+
+    Beside it stand today's layout, shares, and whole GPUs. The answer is a configuration for mig-parted and lines of
+    gres.conf and slurm.conf.
     """
 
 
 @click.command(epilog=SIMULATE_EXAMPLE, short_help="What policies would do to a trace of jobs, side by side.")
-@click.option(
-    "--jobs",
-    "jobs_file",
-    type=click.Path(path_type=Path),
-    help="A trace, such as Philly's or what 'sacct --parsable2' printed.  [default: jobs drawn by chance]",
-)
-@click.option(
-    "--format",
-    "format_name",
-    type=click.Choice(FORMATS),
-    help="Of --jobs; lab/docs/simulator.md describes each.  [default: the one by which the file is recognised]",
-)
-@click.option(
-    "--last-month",
-    is_flag=True,
-    help="In place of --jobs: the last 30 days of this host's workload manager, on its own cluster.",
-)
-@click.option(
-    "--cluster",
-    "cluster_file",
-    type=click.Path(path_type=Path),
-    help="slurm.conf, or JSON or TOML as for 'gpusage validate'.  [default: an example, or --last-month's]",
-)
-@click.option(
-    "--gpus-per-node",
-    type=click.IntRange(min=1),
-    help="Of types of whose nodes the cluster's file says nothing.  [default: all GPUs in one node]",
-)
+@JOBS
+@FORMAT
+@LAST_MONTH
+@CLUSTER
+@GPUS_PER_NODE
 @click.option("--spread", is_flag=True, help="Let a job's GPUs be on as many nodes as can be.  [default: on as few]")
 @click.option(
     "--pairs",
@@ -154,10 +184,8 @@ def plan() -> None:
     show_default=True,
     help="GPU time that drawn jobs ask for.",
 )
-@click.option("--draw-models", is_flag=True, help="Draw a model for jobs of which the file names none.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same one gives the same result."
-)
+@DRAW_MODELS
+@SEED
 @click.option(
     "--repetitions", type=click.IntRange(1, 1000), default=5, show_default=True, help="Seeds, from --seed on."
 )

@@ -65,9 +65,7 @@ def start_gpusaged(sandbox: Sandbox, *prefix: str) -> int:
         time.sleep(_POLL_S)
 
     last_line = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
-    message = (
-        f"Daemon {DAEMON} must see the cluster within {_START_LIMIT_S:g} s; it did not: {last_line}. Look into {log}."
-    )
+    message = f"Daemon {DAEMON} must see the cluster within {_START_LIMIT_S:g} s; got: {last_line}. Look into {log}."
     raise RequestError(message)
 
 

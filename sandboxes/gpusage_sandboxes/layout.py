@@ -18,11 +18,21 @@ _GROUP = re.compile(r"(?:(?P<count>\d+)x)?(?P<type>[a-z][a-z0-9_-]{0,23}|\d+[a-z
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxNode:
-    """One node of a sandbox; its name begins with its GPU type, by which the manager's users ask for it."""
+    """One node of a sandbox.
+
+    Attributes:
+        gpu_type: By which the manager's users ask for it.
+        other_gpus: Further types there, each with how many, as slices (MIG) are.
+        features: By which users may ask for the node; ``None`` is its GPU type.
+        has_shares: Whether its GPUs can be shared, where those of the cluster can.
+    """
 
     name: str
     gpu_type: str
     gpu_count: int
+    other_gpus: tuple[tuple[str, int], ...] = ()
+    features: tuple[str, ...] | None = None
+    has_shares: bool = True
 
 
 def read_nodes(text: str, *, most_nodes: int, fewest_gpus: int, example: str) -> tuple[SandboxNode, ...]:

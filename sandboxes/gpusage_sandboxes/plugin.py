@@ -1,19 +1,24 @@
-"""What the sandboxes add to gpusage: commands in the groups of the workload managers."""
+"""What the sandboxes add to gpusage: commands in the groups of the workload managers, and counters of their GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import click
+from typing import TYPE_CHECKING
 
 from gpusage_hooks import hookimpl
+from gpusage_sandboxes.counters import read_gpu
 
-__all__ = ["add_commands"]
+if TYPE_CHECKING:
+    import click  # each sampled job would wait for it
+
+__all__ = ["add_commands", "read_gpu"]
 
 
 @hookimpl
 def add_commands() -> Sequence[click.Command]:
     """Return `gpusage slurm sandbox` and `gpusage yarn sandbox`, and in a checkout `gpusage yarn jar`."""
+    import click
+
     from gpusage_sandboxes.commands import jar, slurm_sandbox, yarn_sandbox  # gpusaged has no commands
     from gpusage_yarn.jar import in_checkout
 

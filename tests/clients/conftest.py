@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from ends import give_training, sees_ends
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes import slurm, yarn
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
@@ -39,6 +40,8 @@ def slurm_clusters(request: pytest.FixtureRequest) -> Iterator[SlurmPair]:
         starts = [threads.submit(slurm.start_sandbox, SLURM, release=release) for _ in SlurmPair._fields]
         pair = SlurmPair(*(stack.enter_context(start.result()) for start in starts))
         install_plugin(pair.enforcing, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\n")
+        if sees_ends():
+            give_training(pair.enforcing)
         yield pair
 
 

@@ -13,8 +13,9 @@ from tests.properties.test_simulator import Truth
 from gpusage_hooks.types import Cluster
 from gpusage_planning.simulator.contract import Backfill, Jobs
 from gpusage_planning.simulator.engine import simulate
-from gpusage_planning.simulator.fleet import Fleet, GpuType, Nodes, earliest
+from gpusage_planning.simulator.fleet import Fleet, GpuType, Nodes
 from gpusage_planning.simulator.policies import Slots
+from gpusage_planning.simulator.reservation import reserve, start_s
 from simulated import traces
 
 START = 5
@@ -90,11 +91,22 @@ def test_every_job_does_exactly_its_work_on_nodes(jobs: Jobs, per_node: int, spr
     assert result.figures.fragmentation is None or 0 <= result.figures.fragmentation <= 1
 
 
-@given(st.lists(st.floats(0, 100), min_size=8, max_size=8), st.integers(1, 8), st.sampled_from([1, 2, 4, 8]))
-def test_the_gpus_that_are_held_are_on_the_fewest_nodes(times: list[float], count: int, per_node: int) -> None:
+@given(st.lists(st.integers(1, 9).map(float), min_size=8, max_size=8), st.integers(1, 8), st.sampled_from([1, 2, 4, 8]))
+def test_a_job_starts_as_foreseen_without_what_is_not_kept(times: list[float], count: int, per_node: int) -> None:
+    """Each GPU that is not held can be taken for ever, and each that is held cannot."""
     one = GpuType(name="old", gpu_count=8, gpus_per_node=per_node)
     fleet = Fleet(types=(one,), cluster=Cluster(manager="none", version="", pools=()))
-    gpus, at_s = earliest(np.array(times), fleet, (0,), count)
-    assert len({*gpus}) == count
-    assert at_s == max(times[gpu] for gpu in gpus)
-    assert len({gpu // per_node for gpu in gpus}) == -(-count // per_node)
+    room_at_s = np.array(times)
+    held = reserve(room_at_s, fleet, (0,), count, 0.0)
+    assert held.until_s == start_s(room_at_s, fleet, 0, count)
+    assert all(times[gpu] <= held.until_s for gpu in held.gpus)
+    for gpu in range(8):
+        without = room_at_s.copy()
+        own = [one for one in held.gpus if one // per_node == gpu // per_node]
+        there = [one for one in range(8) if one // per_node == gpu // per_node and times[one] <= held.until_s]
+        if gpu in held.gpus:
+            without[[gpu, *(one for one in there if one not in own)]] = np.inf
+            assert start_s(without, fleet, 0, count) > held.until_s
+        else:
+            without[gpu] = np.inf
+            assert start_s(without, fleet, 0, count) == held.until_s

@@ -19,6 +19,7 @@ from gpusage_sandboxes.gpusaged import start_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.accounting import ACCOUNT
 from gpusage_sandboxes.slurm.creation import install_plugin
+from gpusage_slurm.trace import COMMAND
 from slurm_jobs import GENEROUS, gpusaged_status, release, show_job, submit_held, wait_for_state
 from waiting import wait_until
 
@@ -313,6 +314,42 @@ def test_the_last_month_is_simulated_as_the_books_have_it(sandbox: Sandbox) -> N
     document = json.loads(result.stdout)
     assert document["policies"][0]["gpu_hours"] > 0
     assert re.match(r"Slurm's accounting has \d+ jobs on GPUs in the last 30 days", document["notes"][0])
+
+
+@pytest.mark.one_release
+def test_what_sacct_prints_shows_the_hours_and_every_row_that_is_no_job(sandbox: Sandbox, tmp_path: Path) -> None:
+    """By the command of docs/admin.md: an array, a heterogeneous job, jobs that wait, run, or have no GPU."""
+    ours = ("-A", ACCOUNT, "--job-name=past")
+    plain = sandbox.run("sbatch", "--parsable", *ours, "--wrap=sleep 1").stdout.strip()
+    array = submit(sandbox, "--job-name=past", "--array=1-2", wrap="srun true; sleep 2")
+    release(sandbox, array)
+    for job in (plain, f"{array}_1", f"{array}_2"):
+        wait_for_state(sandbox, job, "COMPLETED")
+    running = submit(sandbox, "--job-name=past")
+    release(sandbox, running)
+    wait_for_state(sandbox, running, "RUNNING")
+    # Its parts are on two nodes, so it waits.
+    heterogeneous = (*ours, "--gres=gpu:1", ":", "--job-name=past", "-n1", "--wrap=true")
+    both = sandbox.run("sbatch", "--parsable", *heterogeneous).stdout.strip()
+    file = tmp_path / "sacct.txt"
+    conf = str(sandbox.layout.slurm_conf)
+
+    def report() -> dict[str, Any]:
+        file.write_text(sandbox.run("sh", "-c", f"{COMMAND} --name=past --starttime=now-1hour").stdout)
+        arguments = ("gpusage", "report", "--from", str(file), "--cluster", conf, "--json")
+        document: dict[str, Any] = json.loads(sandbox.run(*arguments).stdout)
+        return document
+
+    # slurmdbd knows of a job before it knows for how long it ran.
+    left_out = {"has not started": 2, "has not ended": 1, "had no GPU": 1}
+    document = wait_until(lambda: seen if (seen := report())["left_out"] == left_out else None, report)
+    sandbox.run("scancel", running, both)
+    assert document["run_count"] == 2
+    (group,) = document["groups"]["gpu"]
+    assert (group["name"], group["job_count"]) == ("v100-sxm2-16gb", 2)
+    assert 2 * 2 <= 3600 * group["hours"]["booked"] < 2 * 60
+    assert abs(document["until_s"] - time.time()) < 600  # whatever this host's time zone
+    assert any("Slurm's accounting has them with AccountingStorageTRES=gres/gpu" in note for note in document["notes"])
 
 
 def test_without_books_no_month_can_be_simulated(cluster: Sandbox) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.creation import install_plugin
-from slurm_jobs import GENEROUS, submit_held, submit_share
+from slurm_jobs import GENEROUS, configure, show_job, submit_held, submit_share, submit_until, wait_for_state
 
 pytestmark = [pytest.mark.slurm, pytest.mark.one_release]
 
@@ -86,6 +86,34 @@ def test_whoever_else_divides_the_gpus_of_this_node_is_told(sandbox: Sandbox, tm
         observation = doctor(sandbox, "GPUs of this node")[1]
         process.kill()
     assert f"{process.pid} (/site/pipe)" in observation
+
+
+def test_before_23_11_5_gpus_stay_whole_until_the_site_accepts_that_slurm_books_them_twice(sandbox: Sandbox) -> None:
+    """What Slurm does then is plain Slurm's: a job gets all GPUs of a node while a share of one still runs there."""
+    sandbox.run("scontrol", "update", "NodeName=v100-2", "State=DRAIN", "Reason=test")
+    first, second = (
+        sandbox.run("sbatch", "--parsable", "--gres=mps:50", "--wrap=sleep 1000").stdout.strip() for _ in range(2)
+    )
+    for share in (first, second):
+        wait_for_state(sandbox, share, "RUNNING")
+    sandbox.run("scancel", first)
+    wait_for_state(sandbox, first, "CANCELLED")
+    whole = sandbox.run("sbatch", "--parsable", "--gres=gpu:2", "--wrap=sleep 1000").stdout.strip()
+    wait_for_state(sandbox, whole, "RUNNING")
+    assert show_job(sandbox, second)["JobState"] == "RUNNING"
+    sandbox.run("scancel", second, whole)
+    sandbox.run("scontrol", "update", "NodeName=v100-2", "State=RESUME")
+
+    submit_share(sandbox, LIGHT)
+    verdict, observation = doctor(sandbox, "release")
+    assert (verdict, "so no GPU is shared" in observation) == ("warn", False)
+    toml = sandbox.layout.gpusage_toml.read_text()
+    configure(sandbox, toml.replace("accept_double_booking = true", ""))
+    whole_job = submit_until(sandbox, lambda job: "books a GPU twice" in job.mark, "--gres=gpu:1", LIGHT)
+    assert whole_job.tres.endswith("gpu:1")
+    assert "Slurm before 23.11.5 books a GPU twice once a share on it ends" in whole_job.output
+    assert doctor(sandbox, "release")[0] == "fail"
+    configure(sandbox, toml)
 
 
 def test_a_node_of_a_type_without_mps_is_told(sandbox: Sandbox) -> None:

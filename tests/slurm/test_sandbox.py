@@ -214,6 +214,24 @@ def test_the_commands_bring_a_sandbox_up_run_in_it_and_take_it_down(
     assert list(short_path.iterdir()) == []
 
 
+def test_whoever_tries_gpusage_there_gets_a_report_with_figures(short_path: Path, slurm_release: str | None) -> None:
+    """As docs/admin.md has it, but that a run counts from its first second on; what limits memory is known, too."""
+    folder = short_path / "s"
+    up = ("up", "--nodes", "1xt4:1", "--gpusage", "enforce", *(("--release", slurm_release) if slurm_release else ()))
+    gpusage_sandbox(*up, folder=folder)
+    settings = folder / "etc" / "gpusage.toml"
+    settings.write_text(f"{settings.read_text()}[learning]\nleast_sampled_s = 1\n")
+    gpusage_sandbox("shell", "--", "sbatch", "--gres=gpu:1", "--wrap=sleep 4", folder=folder)
+
+    def used_hours() -> float:
+        report = json.loads(gpusage_sandbox("shell", "--", "gpusage", "report", "--json", folder=folder))
+        return float(report["hours"]["used"])
+
+    wait_until(lambda: used_hours() > 0)
+    assert "memory limited by none" in gpusage_sandbox("shell", "--", "gpusage", "slurm", "status", folder=folder)
+    gpusage_sandbox("down", folder=folder)
+
+
 def gpusage_sandbox(action: str, *arguments: str, folder: Path) -> str:
     """Run `gpusage slurm sandbox ACTION` and return what it prints; it says nothing on standard error."""
     command = [sys.executable, "-m", "gpusage.cli", "slurm", "sandbox", action, "--folder", str(folder), *arguments]

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged, write_gpusage_toml
+from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm.creation import write_settings
 from installations import CHECKOUT, build, install_wheel
 from slurm_jobs import GENEROUS, own_output, release, submit_share, wait_for_state
 from waiting import wait_until
@@ -97,7 +98,7 @@ def site(slurm_release: str | None, wheel: Path) -> Iterator[Site]:
         venv = install_wheel(wheel, Path(folder)).folder / "venv"
         uv = shutil.which("uv") or str(Path.home() / ".local" / "bin" / "uv")
         subprocess.run([uv, "pip", "install", "--quiet", "--python", venv / "bin" / "python", "pip"], check=True)
-        write_gpusage_toml(sandbox.layout, "enforce", GENEROUS)
+        write_settings(sandbox, "enforce", GENEROUS)
         yield Site(sandbox=sandbox, venv=venv)
 
 

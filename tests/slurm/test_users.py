@@ -67,7 +67,7 @@ def test_a_share_beside_another_users_starts_elsewhere_and_else_is_whole(sandbox
     release(sandbox, bob, array)
     moved = wait_for_state(sandbox, bob, "RUNNING", restarts=1)
     assert (moved["NodeList"], moved["Requeue"], moved["ExcNodeList"]) == ("v100-2", "0", "v100-1")
-    assert "-> gres/mps:25, avoid v100-1 | it would have started beside job" in moved["AdminComment"]
+    assert "-> gres/mps:25, apart v100-1, start 2 | it would have started beside job" in moved["AdminComment"]
     carl = shared(sandbox, CARL)
     release(sandbox, carl)
     back = wait_for_state(sandbox, carl, "PENDING", restarts=1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -29,6 +32,8 @@ GRACE_S = 20.0
 _PAUSE_S = 0.2
 _TAIL_LINES = 15
 _STAGE_LENGTH = 60
+_READS = 100
+"""Of a program's input that find its end; a later one waits."""
 _PACKAGES = ("gpusage", "gpusage_hooks", "pluggy")
 # Gives the user's Python our packages and nothing else of our Python's folders.
 _BOOTSTRAP = """
@@ -101,13 +106,16 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
         )
         raise RequestError(message)
 
-    # A pipe of its own: standard output is the program's.
+    # A pipe of its own: standard output is the program's. Its input is a terminal at its end, whose width some ask for.
     receiver, sender = os.pipe()
+    terminal, stdin = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    os.write(terminal, b"\x04" * _READS)
     with tempfile.TemporaryFile() as output, os.fdopen(receiver, "rb", buffering=0) as pipe:
         try:
             child = subprocess.Popen(
                 _command(program, limits, folder, sender),
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
@@ -118,6 +126,7 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
         finally:
             # With our end open, the pipe would not end with the child.
             os.close(sender)
+            os.close(stdin)
 
         try:
             record, limit = _receive(child, pipe, begun_s + limits.time_s, progress)
@@ -125,6 +134,7 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+            os.close(terminal)
 
         # A program may print without end; an error stands in its last lines.
         output.seek(max(output.seek(0, os.SEEK_END) - (1 << 16), 0))

@@ -5,34 +5,30 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from gpusage_hooks.errors import RequestError
 
 _PYTHON = re.compile(r"python[0-9.]*")
-# Programs that start Python programs, each with its options that have no value.
-_LAUNCHERS = {
-    "torchrun": frozenset({"--standalone", "--no-python", "--no_python", "--run-path", "--run_path"}),
-    "accelerate": frozenset(
-        {"--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--debug", "--quiet", "-q", "--no_python"}
-    ),
-    "deepspeed": frozenset(
-        {"--no_python", "--no_local_rank", "--no_ssh", "--no_ssh_check", "--force_multi", "--save_pid", "--quiet", "-q"}
-        | {"--bind_cores_to_rank", "--elastic_training"}
-    ),
-}
+# Programs that start Python programs.
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
 # Programs that start Python of another environment than that of the command line.
 _ENVIRONMENTS = frozenset(
     {"conda", "mamba", "micromamba", "apptainer", "singularity", "docker", "podman", "pixi", "poetry"}
 )
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+_COMMANDS = frozenset({"--no-python", "--no_python"})
 _HOSTS = ("--nnodes", "--num_nodes")
 # Of one host; accelerate's are of all, and its number of hosts has another name.
 _PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes", "--num_gpus", "--num_accelerators")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
+_ALL_ARGUMENTS = frozenset({"$@", "$*", "${@}", "${*}"})
+_HEAD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,75 +50,122 @@ class Program:
     folder: str = "."
 
 
-def program_of(command: Sequence[str]) -> Program:
+def program_of(
+    command: Sequence[str], folder: str = ".", assigned: Mapping[str, str] = MappingProxyType({})
+) -> Program:
     """Return the program that *command* runs, itself or through srun, torchrun, accelerate or a similar launcher.
+
+    Args:
+        command: Words of a command line.
+        folder: Its working folder.
+        assigned: Variables that are set before.
 
     Raises:
         RequestError: *command* runs no Python program that has a name.
     """
-    variables: dict[str, str] = {}
+    variables = dict(assigned)
     # The first word that is Python or a launcher begins the program; all before it is srun, env and the like.
     for place, word in enumerate(command):
         name = Path(word).name
-        assigned = _ASSIGNMENT.fullmatch(word)
         if name in _ENVIRONMENTS:
             message = (
                 f"Command of 'gpusage capture' must run Python of this environment; got {name!r}. "
                 "Activate its environment, and run 'gpusage capture' there."
             )
             raise RequestError(message)
-        if _PYTHON.fullmatch(name):
-            return _python_program(command[place:], variables)
-        if name in _LAUNCHERS:
-            return _launcher_program(command[place:], variables)
 
-        if assigned is not None:
-            variables[assigned[1]] = assigned[2]
+        program = None
+        if _PYTHON.fullmatch(name):
+            program = _python_program(command[place:])
+        elif name in _LAUNCHERS:
+            python = str(Path(word).with_name("python")) if "/" in word else "python"
+            program = _launcher_program(command[place:], (python,))
+        elif (assignment := _ASSIGNMENT.fullmatch(word)) is not None:
+            variables[assignment[1]] = assignment[2]
+        elif python_words := _python_of_file(word, folder, variables):
+            program = _python_program([*python_words, *command[place + 1 :]])
+        if program is not None:
+            return replace(program, variables={**variables, **program.variables}, folder=folder)
     raise _refusal(shlex.join(command))
 
 
-def program_in_script(text: str) -> Program:
-    """Return the last Python program of a job script, with the variables and the folder of the lines above.
+def programs_in_script(text: str, arguments: Sequence[str] = ()) -> list[Program]:
+    """Return the Python programs of a job script, each with the variables and the folder of the lines above.
+
+    Args:
+        text: The script.
+        arguments: Its own arguments, as ``$1``.
 
     Raises:
         RequestError: The script runs no program, or a program whose words need a shell.
     """
     variables: dict[str, str] = {}
+    positional = {str(place): word for place, word in enumerate(arguments, 1)}
     folder = "."
-    program: Program | None = None
+    programs: list[Program] = []
 
-    # The last one: scripts prepare data before they train.
     for line in text.replace("\\\n", " ").splitlines():
-        words = _words(line)
+        words: list[str] = []
+        for word in _words(line):
+            words += arguments if word in _ALL_ARGUMENTS else [_expand_variables(word, {**positional, **variables})]
         if not words:
             continue
 
-        words = [_expand_variables(word, variables) for word in words]
         assigned = [_ASSIGNMENT.fullmatch(word) for word in words if word != "export"]
         if all(assigned):
             variables |= {each[1]: each[2] for each in assigned if each is not None}
         elif words[0] == "cd" and len(words) > 1:
             folder = str(Path(folder) / words[1])
-        elif any(_PYTHON.fullmatch(name) or name in _LAUNCHERS for name in (Path(word).name for word in words)):
+        elif any(runs_python(word, folder, variables) for word in words):
             if "$(" in line or "`" in line:
                 message = (
                     f"Line {line.strip()!r} must have words that need no shell to be worked out; got a command in it. "
                     "Write the command line after 'gpusage capture --'."
                 )
                 raise RequestError(message)
-            last = program_of(words)
-            variables |= last.variables
-            program = Program(
-                python=last.python,
-                words=last.words,
-                variables=dict(variables),
-                gpu_count=last.gpu_count,
-                folder=folder,
-            )
-    if program is None:
+            programs.append(program_of(words, folder, variables))
+    if not programs:
         raise no_job_script()
 
-    return program
+    return programs
+
+
+def is_job_script(word: str) -> bool:
+    """Return whether *word* is a file that is no Python program of its own."""
+    return Path(word).is_file() and not (word.endswith(".py") or runs_python(word))
+
+
+def runs_python(word: str, folder: str = ".", variables: Mapping[str, str] = MappingProxyType({})) -> bool:
+    """Return whether *word* is Python, a launcher of Python programs, or an executable Python file.
+
+    Args:
+        word: A word of a command line.
+        folder: Its working folder.
+        variables: Its variables, as ``PATH``.
+    """
+    name = Path(word).name
+    is_python = _PYTHON.fullmatch(name) is not None or name in _LAUNCHERS
+    return is_python or bool(_python_of_file(word, folder, variables))
+
+
+def _python_of_file(word: str, folder: str, variables: Mapping[str, str]) -> list[str]:
+    """Return the command of the executable file *word*, if its first lines name Python, as a console script's do."""
+    path = shutil.which(Path(folder, word).absolute() if "/" in word else word, path=variables.get("PATH"))
+    try:
+        with open(path or os.devnull, "rb") as file:  # noqa: PTH123 - may be none
+            head = file.read(_HEAD_BYTES).decode("utf-8", "replace").splitlines()
+        # pip's form for a path with blanks, or a long one: a shell reads the second line, and Python a text.
+        is_shell_then_python = len(head) > 1 and head[1].startswith("'''exec' ")
+        line = head[1][len("'''exec' ") :].partition(' "$0"')[0] if is_shell_then_python else head[0]
+        words = shlex.split(line.removeprefix("#!")) if is_shell_then_python or line.startswith("#!") else []
+    except (OSError, ValueError, IndexError):  # unreadable, no text, empty
+        return []
+
+    # Of env, with or without -S, the first word that is no option.
+    if words and Path(words[0]).name == "env":
+        words = [each for each in words[1:] if each != "-S"]
+    is_python = bool(words) and _PYTHON.fullmatch(Path(words[0]).name) is not None
+    return [*words, str(path)] if is_python else []
 
 
 def no_job_script(program: str = "") -> RequestError:
@@ -161,7 +204,7 @@ def _expand_variables(word: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, word)
 
 
-def _python_program(command: Sequence[str], variables: Mapping[str, str]) -> Program:
+def _python_program(command: Sequence[str]) -> Program:
     place = 1
     while place < len(command) and command[place].startswith("-") and command[place] != "-m":
         if command[place] in ("-", "-c"):
@@ -172,41 +215,39 @@ def _python_program(command: Sequence[str], variables: Mapping[str, str]) -> Pro
     # Launchers may run as modules of this very Python.
     python, words = tuple(command[:place]), tuple(command[place:])
     if words[:2] in (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch")):
-        return _launcher_program(("torchrun", *words[2:]), variables, python)
+        return _launcher_program(("torchrun", *words[2:]), python)
     if words[:2] == ("-m", "accelerate.commands.launch"):
-        return _launcher_program(("accelerate", *words[2:]), variables, python)
+        return _launcher_program(("accelerate", *words[2:]), python)
     if len(words) < (2 if words[:1] == ("-m",) else 1):
         raise _refusal(shlex.join(command))
-    return Program(python=python, words=words, variables=dict(variables))
+    return Program(python=python, words=words)
 
 
-def _launcher_program(
-    command: Sequence[str], variables: Mapping[str, str], python: tuple[str, ...] = ("python",)
-) -> Program:
+def _launcher_program(command: Sequence[str], python: tuple[str, ...]) -> Program:
     """Return the program behind a launcher's own options, with the number of processes that it starts."""
-    switches = _LAUNCHERS[Path(command[0]).name]
+    # The program is never the value of an option, so the first word that is a script, or -m, ends the options.
+    ends = [place for place, word in enumerate(command) if word in ("-m", "--module") or word.endswith(".py")]
+    place = 2 if command[1:2] in (["launch"], ("launch",)) else 1
+    end = ends[0] if ends else len(command)
     options: dict[str, str] = {}
-    place = 2 if command[1:2] == ["launch"] or command[1:2] == ("launch",) else 1
-    while place < len(command) and command[place].startswith("-") and command[place] not in ("-m", "--module"):
+    while place < end and command[place].startswith("-"):
         name, equals, value = command[place].partition("=")
-        following = "".join(command[place + 1 : place + 2])
-        # The program is never the value of an option, so behind an unknown switch it stays the program.
-        is_one_word = bool(equals) or name in switches or following.endswith(".py")
-        options[name] = value if is_one_word else following
-        place += 1 if is_one_word else 2
+        options[name] = value
+        place += 1
+        has_value = not equals and place < end and not command[place].startswith("-") and name not in _COMMANDS
+        if has_value:
+            options[name] = command[place]
+            place += 1
 
-    words = list(command[place:])
-    if words[:1] == ["--module"]:
-        words[0] = "-m"
+    words = ["-m" if word == "--module" else word for word in command[place : place + 1]] + [*command[place + 1 :]]
     gpu_count = _gpu_count(options)
     # Without Python of its own, the launcher starts a whole command line.
-    if {"--no-python", "--no_python"} & options.keys():
-        program = program_of(words)
-        return replace(program, variables={**variables, **program.variables}, gpu_count=gpu_count)
+    if _COMMANDS & options.keys():
+        return replace(program_of(words), gpu_count=gpu_count)
     if len(words) < (2 if words[:1] == ["-m"] else 1):
         raise _refusal(shlex.join(command))
 
-    return Program(python=python, words=tuple(words), variables=dict(variables), gpu_count=gpu_count)
+    return Program(python=python, words=tuple(words), gpu_count=gpu_count)
 
 
 def _gpu_count(options: Mapping[str, str]) -> int:

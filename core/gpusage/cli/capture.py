@@ -20,7 +20,14 @@ import click
 from gpusage.boundary.printable_text import visible
 from gpusage.capture.captured import Captured, check_record
 from gpusage.capture.child import Limits, Outcome, run_program
-from gpusage.capture.programs import Program, no_job_script, program_in_script, program_of
+from gpusage.capture.programs import (
+    Program,
+    is_job_script,
+    no_job_script,
+    program_of,
+    programs_in_script,
+    runs_python,
+)
 from gpusage.cli import tables
 from gpusage.cli.cards.cache import make_own_folder, user_cache
 from gpusage.cli.cards.card import summarize
@@ -86,11 +93,12 @@ def capture(  # noqa: PLR0913 - an option each
         )
         raise RequestError(message)
 
-    program = _read_program(command, line)
-    if gpu_count is not None:
-        program = replace(program, gpu_count=gpu_count)
     limits = Limits(time_s=time_s, is_apart=not runs_here, has_network=has_network)
-    outcome = run_program(program, limits, lambda stage: click.echo(f"gpusage capture: {visible(stage)} ...", err=True))
+    # The last one that calls a model: a script prepares data before it trains, and may test or upload afterwards.
+    for program in reversed(_read_programs(command, line)):
+        outcome = run_program(replace(program, gpu_count=gpu_count or program.gpu_count), limits, _show_stage)
+        if "keys" in outcome.record:
+            break
     captured = _captured(outcome)
     if gpu_count is not None and "gpus" in captured.keys:
         captured = replace(captured, keys={**captured.keys, "gpus": (captured.keys["gpus"][0], "option")})
@@ -103,7 +111,11 @@ def capture(  # noqa: PLR0913 - an option each
     if captured.graph is None:
         context.exit(1)
     if job is not None:
-        _submit(job, captured, card)
+        _submit(job, command[0], captured, card)
+
+
+def _show_stage(stage: str) -> None:
+    click.echo(f"gpusage capture: {visible(stage)} ...", err=True)
 
 
 def _job(command: tuple[str, ...]) -> list[str]:
@@ -112,7 +124,7 @@ def _job(command: tuple[str, ...]) -> list[str]:
     Raises:
         RequestError: It is none, or no workload manager submits it.
     """
-    if len(command) != 1:
+    if len(command) != 1 and not (command and is_job_script(command[0])):
         message = f"Job of --submit must be one job script; got {' '.join(command) or 'none'!r}. Name its file."
         raise RequestError(message)
 
@@ -125,11 +137,11 @@ def _job(command: tuple[str, ...]) -> list[str]:
             "Submit the script with the comment that 'gpusage capture' prints."
         )
         raise RequestError(message)
-    return [*manager.submit, command[0]]
+    return [*manager.submit, *command]
 
 
-def _submit(job: list[str], captured: Captured, card: Path) -> NoReturn:
-    """Become the command that submits *job*, whose comment in a variable counts less than one of the user's own.
+def _submit(job: list[str], script: str, captured: Captured, card: Path) -> NoReturn:
+    """Become the command *job* that submits *script*, whose comment in a variable counts less than the user's own.
 
     Raises:
         RequestError: What was seen may be wrong.
@@ -143,22 +155,23 @@ def _submit(job: list[str], captured: Captured, card: Path) -> NoReturn:
         raise RequestError(message)
 
     # The user's own words count more than what was seen.
-    has_own_words = re.search(r"^#GPUSAGE\s", read_script(job[-1]), re.MULTILINE) is not None
+    has_own_words = re.search(r"^#GPUSAGE\s", read_script(script), re.MULTILINE) is not None
     if not has_own_words:
         os.environ.setdefault("GPUSAGE_COMMENT", captured.comment(str(card.resolve())))
     sys.stdout.flush()
     os.execvp(job[0], job)  # noqa: S606 - the manager's own command
 
 
-def _read_program(command: tuple[str, ...], line: str | None) -> Program:
-    """Return the program of a command line as one text, of a job script, or of the words of a command."""
+def _read_programs(command: tuple[str, ...], line: str | None) -> list[Program]:
+    """Return the programs of a command line as one text, of a job script, or of the words of a command."""
     if line is not None:
-        return program_in_script(re.sub(r"&&|;", "\n", line))
-    if len(command) > 1:
-        return program_of(command)
-    if command[0].endswith(".py"):
-        raise no_job_script(command[0])
-    return program_in_script(read_script(command[0]))
+        return programs_in_script(re.sub(r"&&|;", "\n", line))
+    script, *arguments = command
+    if len(command) == 1 and script.endswith(".py") and not runs_python(script):
+        raise no_job_script(script)
+    if is_job_script(script) or (len(command) == 1 and not runs_python(script)):
+        return programs_in_script(read_script(script), arguments)
+    return [program_of(command)]
 
 
 def _captured(outcome: Outcome) -> Captured:

@@ -2,11 +2,11 @@
 
 A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list ``pools``, each with ``site_type``,
 ``gpu_count`` and, where they are not the usual ones, ``gpu``, ``free_gpu_count``, ``free_share_percent``,
-``mps_per_gpu``, ``limited_by``, ``feature``, ``exact_feature``, ``partitions``, ``node_features``, ``node_kinds`` and
-``billing_weight``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``, ``reservation=course``
-or ``qos=short``, each with why. What `gpusage status --json` prints is such a file, too. ``power_w`` and
-``idle_power_w`` of a pool are what one of its GPUs was measured to take, busy and idle; ``gpus_per_node`` is how many
-stand in each of its nodes, or ``node_gpu_counts`` where these differ.
+``mps_per_gpu``, ``shards_per_gpu``, ``limited_by``, ``feature``, ``exact_feature``, ``partitions``, ``node_features``,
+``node_kinds`` and ``billing_weight``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``,
+``reservation=course`` or ``qos=short``, each with why. What `gpusage status --json` prints is such a file, too.
+``power_w`` and ``idle_power_w`` of a pool are what one of its GPUs was measured to take, busy and idle;
+``gpus_per_node`` is how many stand in each of its nodes, or ``node_gpu_counts`` where these differ.
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gpu: str | UnsetType | None = UNSET
     free_gpu_count: _Count | None = None
     mps_per_gpu: _Count | None = None
+    shards_per_gpu: _Count | None = None
     feature: str | UnsetType | None = UNSET
     exact_feature: str | UnsetType | None = UNSET
     share_feature: str | None = None
+    request_type: str | None = None
     partitions: _Names = ()
     node_features: _Groups = ()
     node_kinds: tuple[NodeKind, ...] = ()
@@ -58,6 +60,7 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     idle_power_w: _Power | None = None
     gpus_per_node: _PerNode | None = None
     node_gpu_counts: tuple[_PerNode, ...] = ()
+    node_names: _Names = ()
     limited_by: Annotated[LimitedBy, Meta(description="wall, cap or none")] = "cap"
     why_no_wall: str = ""
 
@@ -172,15 +175,18 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
         gpu_count=row.gpu_count,
         free_gpu_count=row.gpu_count if row.free_gpu_count is None else row.free_gpu_count,
         mps_per_gpu=row.mps_per_gpu,
+        shards_per_gpu=row.shards_per_gpu,
         feature=feature,
         exact_feature=_text_or(row.exact_feature, feature),
         share_feature=row.share_feature,
+        request_type=row.request_type,
         partitions=row.partitions,
         node_features=row.node_features,
         node_kinds=row.node_kinds,
         free_share_percent=row.free_share_percent,
         billing_weight=row.billing_weight,
         node_gpu_counts=row.node_gpu_counts if row.gpus_per_node is None else (row.gpus_per_node,),
+        node_names=row.node_names,
         limited_by=row.limited_by,
         why_no_wall=row.why_no_wall,
     )

@@ -67,6 +67,8 @@ def usage_line(usage: Usage, record: DecisionRecord | None, before: str) -> str:
     figures = []
     if usage.gpu_utilization is not None:
         figures.append(f"{percent(usage.gpu_utilization)} of its time")
+    elif usage.granted.division == "slice":
+        figures.append("an unknown part of its time (no counter on a slice before Hopper)")
     if usage.sm_activity is not None:
         figures.append(f"{percent(usage.sm_activity)} of its SMs")
     if usage.memory_bytes is not None:

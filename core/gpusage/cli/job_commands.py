@@ -22,6 +22,7 @@ Examples:
   gpusage report --by user --by partition
   gpusage report --month 2026-10 -o report.html
   gpusage report --since 7d --user ada --text
+  gpusage report --from accounting.txt --cluster cluster.json
 """
 
 
@@ -98,7 +99,7 @@ def decisions() -> None:
 @click.option(
     "--by",
     multiple=True,
-    type=click.Choice(["user", "account", "partition", "model"]),
+    type=click.Choice(["user", "account", "partition", "model", "gpu"]),
     help="Show the GPU hours by this as well; may be repeated. The page and the JSON document have all.",
 )
 @click.option(
@@ -112,12 +113,25 @@ def decisions() -> None:
     multiple=True,
     help="Print a user's report as the text of an e-mail; see --user.",
 )
+@click.option(
+    "--from",
+    "jobs_file",
+    type=click.Path(path_type=Path),
+    help="In place of the store, what a workload manager's accounting printed; docs/admin.md has the command.",
+)
+@click.option(
+    "--cluster",
+    "cluster_file",
+    type=click.Path(path_type=Path),
+    help="With --from: as for 'gpusage validate'.  [default: the local workload manager's]",
+)
 @run_by("gpusage.cli.report:report")
 def report() -> None:
-    """Report decisions, GPU hours asked, booked, used and saved, promises, and predicted against observed figures.
+    """Report decisions, GPU hours asked, booked, used and freed, promises, and predicted against observed figures.
 
     It reads the daemon's store, so run it as root or as the daemon's user. With a price per
     hour in gpusage.toml, it also shows money. Hours are sums, never means over jobs; unobserved hours are never idle.
+    With --from it needs no daemon: it shows what the jobs of a site without gpusage held, and what shares would free.
     """
 
 

@@ -9,8 +9,11 @@ import click
 from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
+from gpusage.devices.catalogue import Catalogue, name_key, name_words
 from gpusage.devices.nvml import LocalGpu, local_gpus
 from gpusage.plugins.loading import load_hooks
+from gpusage.settings.configuration_file import read_configuration
+from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, TERA, gib
 
@@ -48,18 +51,45 @@ def gpus(*, names: Sequence[str], local: bool, as_json: bool) -> None:
         raise click.UsageError(message)
 
     catalogue = advisor().catalogue
-    named = {row.name: row for row in map(catalogue.find, names)}  # once, however often and by whatever name
+    for alias, name in read_configuration()[0].gpus.aliases.items():
+        try:
+            row, own = catalogue.find(name), name_key(catalogue.find(alias).name)
+        except DeviceError as error:
+            message = f"Key 'gpus.aliases.{alias}' must name a GPU of the catalogue. {error}"
+            raise RequestError(message) from error
+        if own == name_key(alias) != name_key(row.name):
+            message = f"Key 'gpus.aliases.{alias}' must be a word of your own; got a GPU's own name. Use another."
+            raise RequestError(message)
+    meant = {name: catalogue.find(name) for name in names}
+    named = {row.name: row for row in meant.values()}  # once, however often and by whatever name
     # Without names the whole catalogue.
     rows = [*named.values()] or [*catalogue]
     if local:
         show_local(local_gpus(catalogue), as_json=as_json)
     elif as_json:
-        tables.print_json({"schema": GPUS_SCHEMA, "gpus": [documents.gpu(row) for row in rows]})
+        meanings = {name: row.name for name, row in meant.items()}
+        tables.print_json({"schema": GPUS_SCHEMA, "names": meanings, "gpus": [documents.gpu(row) for row in rows]})
     else:
         tables.show_rows(GPU_COLUMNS, [_gpu_cells(row) for row in rows])
+        tables.show(*(_meaning(name, row, catalogue) for name, row in meant.items() if name != row.name))
         tables.show(LEGEND)
         tables.show_title("Sources")
         tables.show("\n".join(f"{row.name}: {row.source}" for row in rows))
+
+
+def _meaning(name: str, row: Gpu, catalogue: Catalogue) -> str:
+    """Return what *name* is taken for, and which GPUs of another memory it could mean as well."""
+    others = [
+        f"{other.name} ({gib(other.memory_bytes)})"
+        for other in catalogue
+        if {*name_words(name)} <= {*name_words(other.name)}
+        and other.memory_bytes != row.memory_bytes
+        and other.parent_gpu == row.parent_gpu
+    ]
+    text = f"\n{visible(name)} is taken for {row.name} with {gib(row.memory_bytes)}"
+    return (
+        f"{text}, not for {' or '.join(others)}; [gpus.aliases] in gpusage.toml changes that." if others else f"{text}."
+    )
 
 
 def show_local(present: Sequence[LocalGpu], *, as_json: bool) -> None:
@@ -86,7 +116,7 @@ def show_local(present: Sequence[LocalGpu], *, as_json: bool) -> None:
 
 def _gpu_cells(row: Gpu) -> list[str]:
     # The short name is of the same family: a100-80gb, not its twin a800.
-    shorter = sorted((alias for alias in row.aliases if len(alias) < len(row.name)), key=len)
+    shorter = [alias for alias in row.aliases if len(alias) < len(row.name)]
     family = row.name.partition("-")[0]
     short = next((alias for alias in shorter if alias.startswith(family)), next(iter(shorter), ""))
 

@@ -198,10 +198,7 @@ def gpus() -> None:
     """
 
 
-@click.command(
-    epilog=CAPTURE_EXAMPLES,
-    context_settings={"allow_interspersed_args": False},
-)
+@click.command(epilog=CAPTURE_EXAMPLES, context_settings={"allow_interspersed_args": False})
 @click.option(
     "-o",
     "--output",

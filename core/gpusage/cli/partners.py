@@ -64,13 +64,7 @@ class Partner(NamedTuple):
 
 
 def rank(
-    context: click.Context,
-    models: Sequence[str],
-    source: Path | JobState,
-    gpu: str,
-    run: Run,
-    *,
-    as_json: bool,
+    context: click.Context, models: Sequence[str], source: Path | JobState, gpu: str, run: Run, *, as_json: bool
 ) -> bool:
     """Print the candidates of *source*, the best partner first; return whether one is recommended.
 

@@ -73,7 +73,7 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
             f"{_MODELS}:capture", "Run a training script up to its first step to find its model and keys."
         ),
         "decisions": BuiltIn(f"{_JOBS}:decisions", "What gpusage did to jobs, why, and what they used."),
-        "report": BuiltIn(f"{_JOBS}:report", "What was decided, what jobs used, what that saved."),
+        "report": BuiltIn(f"{_JOBS}:report", "What was decided, what jobs used, what that freed."),
         "status": BuiltIn(f"{_JOBS}:status", "What gpusaged on this host observes and decided."),
         "plugins": BuiltIn(f"{_JOBS}:plugins", "List the plugins, their hooks, and what is wrong with them."),
         "job-card": BuiltIn("gpusage.cli.cards.job_card:job_card"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +16,18 @@ from click.core import ParameterSource
 
 from gpusage.boundary.printable_text import visible
 from gpusage.cli import tables
+from gpusage.cli.cluster_file import find_cluster
 from gpusage.cli.decisions import origins_of, user_name
 from gpusage.cli.predicting.money import site_prices
-from gpusage.cli.user_file import page_origin, write_output
+from gpusage.cli.user_file import page_origin, require_readable, write_output
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.plugins.loading import installed_managers
-from gpusage.reports import lines, page
-from gpusage.reports.amounts import rates_of
+from gpusage.reports import lines, page, past_jobs
+from gpusage.reports.amounts import Rates, rates_of
 from gpusage.reports.breakdown import Dimension, ReportRules
 from gpusage.reports.jobs import with_accounting
 from gpusage.reports.report import Period, Report, period_of_month, report_of
+from gpusage.reports.sharing import GpuLookup
 from gpusage.reports.user_text import Writing, user_text
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
@@ -38,7 +40,22 @@ SCHEMA = "gpusage.report/1"
 EPOCH_YEAR = 1970
 
 
-def report(
+def report(jobs_file: Path | None, cluster_file: Path | None, **how: Any) -> None:
+    """Show what happened by the store, or with *jobs_file* by what a workload manager's accounting printed."""
+    context = click.get_current_context()
+    set_options = {name for name in how if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    if jobs_file is None and cluster_file is None:
+        report_store(**how)
+    elif jobs_file is None or set_options - {"forms", "by"} or "text" in how["forms"]:
+        message = (
+            "Option '--cluster' must come with '--from', which takes only '--by' and '--json'. Leave the others out."
+        )
+        raise click.UsageError(message)
+    else:
+        show_past_jobs(jobs_file, cluster_file, by=how["by"], as_json="json" in how["forms"])
+
+
+def report_store(
     since_s: float, month: str | None, user: str, by: Sequence[Dimension], output: Path | None, forms: Sequence[Form]
 ) -> None:
     """Show what happened in the last *since_s* seconds, or in *month*, such as ``2026-10``."""
@@ -67,6 +84,41 @@ def report(
         show_user_text(period)
     else:
         show_report(period, output, by=by, as_json="json" in forms)
+
+
+def show_past_jobs(
+    jobs_file: Path, cluster_file: Path | None, *, by: Sequence[Dimension] = (), as_json: bool = False
+) -> None:
+    """Show what the jobs of *jobs_file* held, and what shares would have freed on the cluster of *cluster_file*.
+
+    Raises:
+        RequestError: A file cannot be read or understood, or no cluster is named and none is here.
+    """
+    configuration = load_configuration()
+    advisor = make_advisor().configured(configuration)
+    jobs = advisor.hooks.read_past_jobs(str(jobs_file))
+    if jobs is None:
+        require_readable(jobs_file, "File")
+        rule = "be what a workload manager's accounting printed"
+        message = f"File {str(jobs_file)!r} must {rule}; got another. docs/admin.md has the command."
+        raise RequestError(message)
+
+    managers = installed_managers()
+    cluster, origin = find_cluster(advisor, next(iter(managers.values())), cluster_file)
+    if origin == "example":
+        message = f"Option '--cluster' must name the file of the jobs' cluster; got none. {cluster.notes[0]}"
+        raise RequestError(message)
+
+    runs = past_jobs.runs_of(jobs, cluster)
+    ends_s = [each.usage.ended_at_s for each in runs] or [0.0]
+    period = Period(since_s=min(ends_s), until_s=max(ends_s))
+    rules = ReportRules(sharing=configuration.sharing, find_gpu=gpu_lookup(advisor))
+    made, left_out = report_of([], runs, Rates(), period, rules), past_jobs.left_out_counts(jobs)
+    notes = [*past_jobs.file_notes(made, runs, cluster, managers.get(cluster.manager))]
+    if as_json:
+        tables.print_json(document(made) | {"notes": notes, "left_out": left_out})
+    else:
+        show_sections(lines.title(made), past_jobs.past_sections(made, notes, left_out, by))
 
 
 def show_user_text(period: Period) -> None:
@@ -114,19 +166,26 @@ def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
             cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
             clusters += [cluster] if cluster is not None else []
 
+    rates = rates_of(prices, clusters)
+    rules = ReportRules(
+        least_sampled_s=configuration.learning.least_sampled_s,
+        sharing=configuration.sharing,
+        find_gpu=gpu_lookup(advisor),
+    )
+    made = msgspec.structs.replace(report_of(records, observations, rates, period, rules), unaccounted=troubles)
+    return made, [each for each in observations if each.usage.ended_at_s >= period.since_s]
+
+
+def gpu_lookup(advisor: Advisor) -> GpuLookup:
+    """Return a function from a name of a GPU to its row; ``None`` where it is in no catalogue."""
+
     def find_gpu(name: str) -> Gpu | None:
-        """Return the row of the GPU that a node named; ``None`` where it is in no catalogue."""
         try:
             return advisor.catalogue.find(name)
         except DeviceError:
             return None
 
-    rates = rates_of(prices, clusters)
-    rules = ReportRules(
-        least_sampled_s=configuration.learning.least_sampled_s, sharing=configuration.sharing, find_gpu=find_gpu
-    )
-    made = msgspec.structs.replace(report_of(records, observations, rates, period, rules), unaccounted=troubles)
-    return made, [each for each in observations if each.usage.ended_at_s >= period.since_s]
+    return find_gpu
 
 
 def _read_accounting(period: Period, advisor: Advisor) -> tuple[Sequence[Usage], tuple[str, ...]]:
@@ -178,8 +237,13 @@ def document(made: Report) -> dict[str, Any]:
 
 def show(made: Report, by: Sequence[Dimension] = ()) -> None:
     """Print *made* for people."""
-    tables.show_title(lines.title(made))
-    for section in lines.sections(made, by):
+    show_sections(lines.title(made), lines.sections(made, by))
+
+
+def show_sections(title: str, sections: Iterable[lines.Section]) -> None:
+    """Print a *title* and the *sections* below it."""
+    tables.show_title(title)
+    for section in sections:
         tables.show("")
         tables.show_title(section.title)
         if section.rows:

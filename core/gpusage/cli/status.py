@@ -97,7 +97,9 @@ def cluster_lines(
     yield f"{title} {cluster['version']}, seen {cluster['age_s']} s ago:"
     for pool in cluster["pools"]:
         # A pool without a number of units is not divided by the manager.
-        share = "not shared"
+        share = (
+            f"{shards} shards a GPU, which limit nothing" if (shards := pool.get("shards_per_gpu")) else "not shared"
+        )
         if pool["mps_per_gpu"]:
             why = f" ({pool['why_no_wall']})" if pool.get("why_no_wall") else ""
             share = f"shared in {pool['mps_per_gpu']} units, memory limited by {pool.get('limited_by')}{why}"

@@ -40,7 +40,7 @@ COLUMNS = (
     tables.Column("beside partners"),
     tables.Column("verdict", is_left=True),
 )
-COSTS_NOTE = "Costs: how much longer a step takes than on the whole GPU; in parentheses: the ends for 9 of 10 runs."
+COSTS_NOTE = "Costs: how much longer a step takes than on the undivided GPU; in parentheses: the ends for 9 of 10 runs."
 SCHEMA = "gpusage.validate/1"
 _OUTSIDE = "it may run outside the partitions that 'enforce_in' of gpusage.toml names, so it is observed only"
 MODE_NOTE = "Here {}. Below is what mode 'enforce' would do."

@@ -13,14 +13,16 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusage.decisions.outcome import Outcome
 from gpusage.decisions.prediction import Predictor, request_with_model_settings, require_answer
-from gpusage.devices.catalogue import Catalogue
+from gpusage.devices.catalogue import Catalogue, site_catalogue
 from gpusage.experience.identity import job_identity
 from gpusage.experience.learned import describe_jobs, why_whole
 from gpusage.experience.unnamed_jobs import BY_HISTORY, NO_GRAPH, estimates_by_gpu, reasons_of
@@ -91,7 +93,8 @@ class Advisor(Predictor):
 
     def configured(self, configuration: Configuration) -> Advisor:
         """Return the advisor of a site: with its rules, and its settings of workload managers."""
-        catalogue = self.catalogue.with_networks(configuration.network.gbit_per_s)
+        rates, aliases = configuration.network.gbit_per_s, configuration.gpus.aliases
+        catalogue = site_catalogue(self.catalogue, tuple(rates.items()), tuple(aliases.items()))
         return replace(self, rules=configuration.rules, settings=configuration.managers, catalogue=catalogue)
 
     def context(self, manager: str) -> Context:
@@ -113,7 +116,6 @@ class Advisor(Predictor):
         graph = self.hooks.read_model(source, shape or {})
         if graph is not None:
             return graph
-
         message = folder_rejection(source) or (
             f"Model {source!r} must be an ONNX file, a .pt2 program, a Hugging Face folder, a saved card, "
             "or a name such as 'timm:resnet50'; got none of these. Check the path."
@@ -129,7 +131,6 @@ class Advisor(Predictor):
         job = self.hooks.parse_submission(submission, self.context(submission.manager))
         if job is not None:
             return job
-
         message = (
             f"Submission {submission.origin!r} must be one that a plugin understands; got no answer. "
             f"Install the plugin for {submission.manager}."
@@ -175,9 +176,8 @@ class Advisor(Predictor):
             return outcome
 
         # A later run of the job is recognised by its model, and its usage compared with what the model alone predicts.
-        need, predicted = decision.need, None
-        if need is not None:
-            predicted = self.utilization_from_graph(graph, request.workload, need)
+        need = decision.need
+        predicted = None if need is None else self.utilization_from_graph(graph, request.workload, need)
         outcome = replace(outcome, model=job_identity(NOBODY, graph=graph), predicted_utilization=predicted)
         return outcome.as_advice(self.learned.why_not_enforced(graph, job.submitter, decision))
 
@@ -211,7 +211,6 @@ class Advisor(Predictor):
         # Of a submission that nobody parsed, nothing is known of its request.
         request = job.request if job else GpuRequest(gpu_count=0)
         text = job.request_text if job else ""
-
         return Outcome(
             submission=submission,
             job=job,
@@ -235,7 +234,6 @@ class Advisor(Predictor):
         if graph is None:
             troubles = (job.card_trouble,) if job.card_trouble else ()
             return _keep_decision(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
-
         workload = model_request.workload
         alone = workload.alone
         try:
@@ -253,8 +251,7 @@ class Advisor(Predictor):
         if evidence and alone.utilization is not None and self.without_contradicted_values(graph, workload) != workload:
             at = f" for batch {alone.batch_size}" if alone.batch_size else ""
             evidence += f", not {100 * alone.utilization:.0f} % as you gave{at}"
-        reasons += [evidence] if evidence else []
-        reasons += [doubt] if doubt else []
+        reasons += [text for text in (evidence, doubt) if text]
         return replace(decision, reasons=tuple(reasons))
 
     def decide_by_history(
@@ -295,9 +292,8 @@ class Advisor(Predictor):
 
     def _predicted_input(self, job: Job, graph: ModelGraph, cluster: Cluster) -> PolicyInput:
         """Return what policies decide by: the needs of *job* on each GPU that it may have, and the prices of shares."""
-        request, workload = self._allowed_repeats(job.request, cluster), Workload()
-        if job.model_request is not None:
-            workload = job.model_request.workload
+        request = self._allowed_repeats(job.request, cluster)
+        workload = job.model_request.workload if job.model_request is not None else Workload()
         if request.gpu_count > 1 and workload.gpus == 1 and workload.mode == "train":
             workload = replace(workload, gpus=request.gpu_count)  # training that does not say how is data parallel
         workload = self.without_contradicted_values(graph, workload)
@@ -379,7 +375,8 @@ class Advisor(Predictor):
         # A required type that the manager's words cannot express must not be dropped: the whole decision goes.
         if decision.code is Code.REWRITE and not rendered.fields:
             reason = rendered.trouble or NO_WORDS
-            decision = replace(decision, code=Code.KEEP, request=job.request, reasons=(*decision.reasons, reason))
+            reasons = (each.replace(EXCLUDES, "may land on ", 1) for each in decision.reasons)
+            decision = replace(decision, code=Code.KEEP, request=job.request, reasons=(*reasons, reason))
 
         # A job that forbids GPU types reads whether it is kept off those that it could get.
         names = job.model_request.workload.forbidden_gpus if job.model_request else ()
@@ -392,8 +389,7 @@ class Advisor(Predictor):
         if request == job.request:
             return decision, rendered
         shown = "+".join(names)
-        is_off = decision.code is Code.REWRITE
-        clause = f"{EXCLUDES}{shown}" if is_off else f"it may get {shown}, which it forbids"
+        clause = f"{EXCLUDES}{shown}" if decision.code is Code.REWRITE else f"it may get {shown}, which it forbids"
         return replace(decision, reasons=(*decision.reasons, clause)), rendered
 
 
@@ -405,8 +401,13 @@ def make_advisor() -> Advisor:
 
 @cache
 def advisor() -> Advisor:
-    """Return the advisor with everything that is installed, which this process shares."""
-    return make_advisor()
+    """Return the advisor with what is installed and the site's names of GPUs, which this process shares."""
+    from gpusage.settings.configuration_file import DEFAULT_PATH, read_configuration  # not for gpusaged and sbatch
+
+    made = make_advisor()
+    if not Path(os.environ.get("GPUSAGE_CONFIG") or DEFAULT_PATH).exists():
+        return made
+    return replace(made, catalogue=made.catalogue.with_aliases(read_configuration()[0].gpus.aliases))
 
 
 def _keep_decision(job: Job, *reasons: str) -> Decision:

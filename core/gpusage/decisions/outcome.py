@@ -103,7 +103,9 @@ class Outcome:
         line = explain(self.decision, self.rendered, self.model_request.assumed if self.model_request else ())
         if not self.held_back_reason:
             return line
-        return f"advice only: {line}" if self.is_exception else f"advice only in mode {self.mode}: {line}"
+        if self.is_exception:  # whoever reads an arrow in mode enforce takes it for done
+            return f"advice only: {line.replace(' -> ', ' kept, not ', 1)}"
+        return f"advice only in mode {self.mode}: {line}"
 
     def as_advice(self, why: str) -> Outcome:
         """Return it as advice only, where it changes the job and there is a reason *why* it must not."""

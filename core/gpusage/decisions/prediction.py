@@ -283,16 +283,17 @@ def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s
     # A share has a wall: what fits is decided by the second upper end, and by the share's part of the memory.
     cap_bytes = memory_cap_bytes(gpu.memory_bytes, price.share_percent)
     fits = need.share_memory_bytes <= cap_bytes
-    note = (
-        f"A share of {price.share_percent} % of {gpu.name} may use {gib(cap_bytes)}; this job must have "
-        f"{gib(need.share_memory_bytes)} there, which 1 of 1,000 jobs exceeds."
-    )
+    note = f"A share of {price.share_percent} % of {gpu.name} may use {gib(cap_bytes)}; this job"
+    if not fits:
+        note = f"{note} must have {gib(need.share_memory_bytes)} there, which 1 of 1,000 jobs exceeds."
+    else:
+        note = f"{note} may take {gib(need.certain_memory_bytes)} of a free GPU, so it fits only behind a wall."
     return replace(
         need,
         fits=fits,
         share_percent=price.share_percent,
         slowdown=price.slowdown,
-        notes=need.notes if fits else (*need.notes, note),
+        notes=need.notes if need.certain_memory_bytes <= cap_bytes else (*need.notes, note),
     )
 
 

@@ -30,7 +30,10 @@ from gpusage_hooks.types import Gpu, Interval
 from gpusage_hooks.units import GB, KIB, MHZ, MIB, TERA
 
 _VENDOR_WORDS = re.compile(r"\b(amd|instinct|nvidia|geforce|tesla|mig)\b")
-_SEPARATORS = re.compile(r"[\s_:-]+")
+_SEPARATORS = re.compile(r"[\s_:-]+|\.(?=\d+g\.)")
+"""Some sites write a point before a profile: ``a100l.2g.20gb``."""
+_SHORT_MEMORY = re.compile(r"\b(\d+)g\b(?!\.)")
+"""``80g`` is ``80gb``; in ``1g.10gb`` the first number is no memory."""
 CONTEXT_LOW, CONTEXT_HIGH = 0.4, 1.3
 """Ends of an estimated context over its point."""
 
@@ -55,6 +58,9 @@ class Catalogue:
         self._by_key: dict[str, Gpu] = {}
         for gpu in self._rows:
             self._by_key.update(dict.fromkeys(map(name_key, gpu.aliases), gpu))
+            # Sites leave out the unit of a board's memory: a100-80.
+            for alias in gpu.aliases if gpu.parent_gpu is None else ():
+                self._by_key.setdefault(name_key(alias).removesuffix("gb"), gpu)
         for gpu in self._rows:
             self._by_key[name_key(gpu.name)] = gpu
 
@@ -74,6 +80,8 @@ class Catalogue:
         if gpu is None:
             near = _nearest(name_key(name), tuple(self._by_key))
             offer = f"Did you mean {self._by_key[near].name!r}?" if near else "'gpusage gpus' lists the names."
+            alike = [row.name for row in self._rows if row.parent_gpu and row.name.partition(":")[2] == name.lower()]
+            offer = f"Put the GPU before the profile: {', '.join(alike)}." if alike else offer
             message = f"GPU {name[:80]!r} must be a name of the catalogue; got an unknown name. {offer}"
             raise DeviceError(message)
         return gpu
@@ -96,6 +104,29 @@ class Catalogue:
             ]
         )
 
+    def with_aliases(self, names: Mapping[str, str]) -> Catalogue:
+        """Return the catalogue of a site that has *names* of its own for GPUs, each with a name that is known.
+
+        A slice of such a GPU is called by the same word. A site may say what an alias means, ``a100`` for example, but
+        a row keeps its own name. What stands for no row is left alone.
+        """
+        known = {alias: self._by_key[name_key(name)] for alias, name in names.items() if name_key(name) in self._by_key}
+        aliases: dict[str, list[str]] = {}
+        for alias, gpu in known.items():
+            for row in self._rows:
+                if gpu.name in (row.name, row.board):
+                    aliases.setdefault(row.name, []).append(alias + row.name.removeprefix(gpu.name))
+        if not aliases:
+            return self
+
+        # The site's word counts, wherever its GPU's row stands.
+        site = Catalogue([replace(row, aliases=(*row.aliases, *aliases.get(row.name, ()))) for row in self._rows])
+        for row in site:
+            for key in map(name_key, aliases.get(row.name, ())):
+                if name_key(site._by_key[key].name) != key:
+                    site._by_key[key] = row
+        return site
+
     def generations(self) -> tuple[Gpu, ...]:
         """Return one GPU of each Nvidia generation, oldest first; no GPU of another vendor was measured."""
         firsts: dict[str, Gpu] = {}
@@ -103,6 +134,14 @@ class Catalogue:
             if gpu.vendor == "nvidia":
                 firsts.setdefault(gpu.generation, gpu)
         return tuple(sorted(firsts.values(), key=attrgetter("launch_year")))
+
+
+@lru_cache(maxsize=4)
+def site_catalogue(
+    known: Catalogue, gbit_per_s: tuple[tuple[str, float], ...], aliases: tuple[tuple[str, str], ...]
+) -> Catalogue:
+    """Return *known* with a site's settings, the same object for the same ones: predictors cache by identity."""
+    return known.with_aliases(dict(aliases)).with_networks(dict(gbit_per_s))
 
 
 def name_key(name: str) -> str:
@@ -113,7 +152,8 @@ def name_key(name: str) -> str:
 @lru_cache(maxsize=1024)
 def name_words(name: str) -> tuple[str, ...]:
     """Return the words of *name* that identify a GPU: ``a100``, ``sxm4`` and ``40gb`` of ``NVIDIA_A100-SXM4-40GB``."""
-    return tuple(_SEPARATORS.sub(" ", _VENDOR_WORDS.sub(" ", name.lower().replace("_", " "))).split())
+    words = _SEPARATORS.sub(" ", _VENDOR_WORDS.sub(" ", name.lower().replace("_", " ")))
+    return tuple(_SHORT_MEMORY.sub(r"\1gb", words).split())
 
 
 @cache

@@ -151,8 +151,9 @@ def _by_experience(
             memory_share = max(memory_share, peak_bytes / find_gpu(name).memory_bytes)
     known = []
     for gpu in gpus:
-        # A run on a whole GPU says nothing of a slice, whose memory is another.
-        utilization = None if gpu.parent_gpu or not floors else _utilization_on(gpu, floors, analysis)
+        # Of a slice only a run on such a slice shows how busy it is: its memory and its bandwidth are others.
+        shown = [floor for floor in floors if floor[0] == gpu] if gpu.parent_gpu else floors
+        utilization = _utilization_on(gpu, shown, analysis) if shown else None
         known.append(
             ObservedFigures(
                 step_time_s=_step_time(gpu, utilization, analysis, source) if utilization else None,

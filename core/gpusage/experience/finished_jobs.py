@@ -41,6 +41,11 @@ def own_utilization(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> float | N
     return min(max(usage.gpu_utilization, 0.0), 1.0)
 
 
+def has_own_figures(usage: Usage) -> bool:
+    """Return whether a manager's accounting, without a node's samples, has the job's own memory and utilization."""
+    return not usage.sampled_s and usage.memory_bytes is not None and usage.peak_utilization is not None
+
+
 def was_gpu_shared(usage: Usage) -> bool:
     """Return whether others were on the GPU for so long that nobody knows whose kernels ran."""
     return usage.alone_s < LEAST_ALONE * usage.sampled_s
@@ -112,7 +117,8 @@ def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST
     utilization = own_utilization(usage, least_s)
     run = record.workload
     # On a share a job is busier than alone on the GPU, so its figure would mislead.
-    is_whole = usage.granted.thread_percent is None and usage.granted.share_percent == WHOLE_PERCENT
+    granted = usage.granted
+    is_whole = granted.thread_percent is None and (granted.division, granted.share_percent) == ("whole", WHOLE_PERCENT)
     is_known = run is not None and run.alone.utilization is not None and is_same_batch_size(run)
     if utilization is None or is_known or not is_whole:
         return ""

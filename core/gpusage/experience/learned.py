@@ -78,6 +78,8 @@ class Experience:
         slowdown: By GPU and percentage below 100, the duration against that on the whole GPU; at least 1.
         memory_bytes: The peak, and how far it may go.
         peak_bytes: By GPU, the largest peak of the runs that saw all of its memory.
+        slices: Those of these GPUs that are slices (MIG).
+        is_memory_assumed: Whether each of these runs lacked memory: 1.25 times the part that was too small.
         walled_share: The largest part of what it saw that a run behind a wall took; 0 without one.
     """
 
@@ -87,14 +89,17 @@ class Experience:
     slowdown: Mapping[GpuShare, float]
     memory_bytes: Interval | None
     peak_bytes: Mapping[str, float] = field(default_factory=dict)
+    is_memory_assumed: bool = False
     walled_share: float = 0.0
+    slices: frozenset[str] = frozenset()
 
     def contradicts(self, utilization: float | None) -> bool:
         """Return whether many runs on whole GPUs rule out *utilization*, or any where it is ``None``."""
         observed = [
             interval
             for (gpu, percent), interval in self.utilization.items()
-            if percent == WHOLE_PERCENT and self.utilization_runs[gpu, percent] >= CONTRADICTING_RUNS
+            if percent == WHOLE_PERCENT and gpu not in self.slices
+            if self.utilization_runs[gpu, percent] >= CONTRADICTING_RUNS
         ]
         return bool(observed) and not any(
             utilization is not None and interval.low <= utilization <= interval.high for interval in observed
@@ -147,7 +152,14 @@ class Finding:
         if not shares:
             memory = experience.memory_bytes
             counted = run_count(experience.run_count, self.source)
-            return f"{counted} needed {gib(memory.value)} (up to {gib(memory.high)})" if memory else ""
+            if not memory:
+                return ""
+            figure = f"{gib(memory.value)} (up to {gib(memory.high)})"
+            return (
+                f"{counted} lacked memory: {figure} is assumed"
+                if experience.is_memory_assumed
+                else f"{counted} needed {figure}"
+            )
 
         gpu, percent = share = max(shares, key=lambda share: (share[1], counts[share]))
         utilization, count = experience.utilization[share], counts[share]

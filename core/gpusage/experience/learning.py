@@ -185,8 +185,10 @@ def job_experience(runs: Sequence[Run]) -> Experience:
         utilization_runs={share: len(values) for share, values in newest.items()},
         slowdown=_slowdowns(runs),
         memory_bytes=_memory(runs),
+        is_memory_assumed=not any(run.memory_bytes and not run.out_of_memory for run in runs),
         peak_bytes=peak_bytes,
         walled_share=walled_share,
+        slices=frozenset(run.gpu for run in runs if run.is_slice),
     )
 
 
@@ -216,7 +218,9 @@ def _since_change(runs: Sequence[Run]) -> Sequence[Run]:
 
 def _whole_utilization(runs: Sequence[Run]) -> float | None:
     """Return the median utilization of the newest whole runs among *runs*."""
-    whole = [run.utilization for run in runs if run.utilization and run.share_percent == WHOLE_PERCENT]
+    whole = [
+        run.utilization for run in runs if run.utilization and run.share_percent == WHOLE_PERCENT and not run.is_slice
+    ]
     return median(whole[-WINDOW_RUNS:]) if whole else None
 
 

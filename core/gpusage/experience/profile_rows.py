@@ -63,7 +63,7 @@ def profile_row(usage: Usage, record: DecisionRecord, least_sampled_s: float) ->
     }
 
     # Below that, the host has decided how busy the GPU was, and how long the run took.
-    if (usage.gpu_utilization or 0.0) >= GPU_BOUND:
+    if (usage.gpu_utilization or 0.0) >= GPU_BOUND and usage.granted.division != "slice":
         duration_s = usage.ended_at_s - usage.started_at_s
         row["step_time_s"] = duration_s / workload.steps if workload.steps else None
         row["gpu_utilization"] = usage.gpu_utilization

@@ -114,9 +114,9 @@ def runs_of(observations: Iterable[Observation], least_sampled_s: float) -> Iter
 
 
 def model_runs(observations: Iterable[Observation], least_sampled_s: float) -> Iterator[tuple[Observation, Run]]:
-    """Yield those of `runs_of` that show something of a model: of slices, only that one had too little memory."""
+    """Yield those of `runs_of` that show something of a model."""
     for each, run in runs_of(observations, least_sampled_s):
-        if run.settings and (run.out_of_memory or not run.is_slice):
+        if run.settings:
             yield each, run
 
 

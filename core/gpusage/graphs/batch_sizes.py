@@ -119,10 +119,7 @@ def _irregular_sizes(merged: Node, small: Node, large: Node, batches: Batches) -
     first, second = batches
     uneven = squared = 0
     for shape, small_shape, large_shape in zip(
-        (*merged.inputs, *merged.outputs),
-        (*small.inputs, *small.outputs),
-        (*large.inputs, *large.outputs),
-        strict=True,
+        (*merged.inputs, *merged.outputs), (*small.inputs, *small.outputs), (*large.inputs, *large.outputs), strict=True
     ):
         for size, other in zip(small_shape, large_shape, strict=True):
             uneven += size != other and (size % first != 0 or size // first * second != other)

@@ -53,7 +53,9 @@ def load_hooks() -> Hooks:
 
 def node_hooks() -> Hooks:
     """Return the hooks that a compute node needs while a job runs there, without predictors and policies."""
-    points = tuple(point for point in installed_entry_points(group=ENTRY_POINT_GROUP) if _is_foreign(point))
+    # Whoever tries gpusage in a sandbox has no GPU: our own plugin for that makes its figures up.
+    installed = installed_entry_points(group=ENTRY_POINT_GROUP)
+    points = tuple(point for point in installed if _is_foreign(point) or point.name == "sandboxes")
     return make_hooks(points, built_in=("gpusage.node.sampler.nvml",))
 
 

@@ -17,6 +17,7 @@ from gpusage.devices.shares import has_thread_limits
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Candidate, Cluster, Gpu, GpuPool, GpuRequest, Interval, PolicyInput
+from gpusage_hooks.units import WHOLE_PERCENT
 
 WIDEST_SHARE = 0.5
 """An interval wider than half a GPU does not distinguish half a GPU from a whole one."""
@@ -33,12 +34,22 @@ def admits(pool: GpuPool, request: GpuRequest) -> bool:
     """Return whether *pool* has GPUs, of the type that *request* insists on."""
     # Users write the type as the site or as the catalogue does, in any case.
     named = (request.gpu_type or "").casefold()
-    return pool.gpu_count > 0 and named in ("", pool.site_type.casefold(), (pool.gpu or "").casefold())
+    names = (pool.site_type.casefold(), (pool.request_type or "").casefold(), (pool.gpu or "").casefold())
+    return pool.gpu_count > 0 and (not named or named in names)
 
 
 def admitted_candidates(policy_input: PolicyInput) -> tuple[Candidate, ...]:
     """Return the candidates of *policy_input* that have GPUs, of the user's type where the user names a type."""
     return tuple(candidate for candidate in policy_input.candidates if admits(candidate.pool, policy_input.request))
+
+
+def without_whole_gpus(policy_input: PolicyInput) -> bool:
+    """Return whether every GPU that the job of *policy_input* may get is a slice (MIG)."""
+    candidates = admitted_candidates(policy_input)
+    for candidate in candidates:
+        if candidate.gpu.parent_gpu is None:
+            return False
+    return bool(candidates) and not unknown_pools(policy_input)
 
 
 def partitions_of(policy_input: PolicyInput) -> tuple[str, ...]:
@@ -49,6 +60,25 @@ def partitions_of(policy_input: PolicyInput) -> tuple[str, ...]:
 def unknown_pools(policy_input: PolicyInput) -> tuple[GpuPool, ...]:
     """Return the pools that may run the job and whose GPU type the catalogue does not know."""
     return tuple(pool for pool in policy_input.cluster.pools if pool.gpu is None and admits(pool, policy_input.request))
+
+
+def if_shared(policy_input: PolicyInput) -> PolicyInput:
+    """Return *policy_input* as it would be if its whole GPUs of known types could be shared."""
+    candidates = tuple(
+        replace(each, pool=shared_pool(each.pool)) if each.gpu.parent_gpu is None else each
+        for each in policy_input.candidates
+    )
+    pools = {each.pool.site_type: each.pool for each in candidates}
+    cluster = policy_input.cluster
+    cluster = replace(cluster, pools=tuple(pools.get(pool.site_type, pool) for pool in cluster.pools))
+    return replace(policy_input, candidates=candidates, cluster=cluster)
+
+
+def shared_pool(pool: GpuPool) -> GpuPool:
+    """Return *pool* as it would be if its GPUs were divided: 100 units each, and a name that leads to it alone."""
+    name = pool.exact_feature or pool.feature or pool.site_type
+    kinds = tuple(replace(kind, has_shares=True) for kind in pool.node_kinds)
+    return replace(pool, mps_per_gpu=WHOLE_PERCENT, feature=name, exact_feature=name, node_kinds=kinds)
 
 
 def rankable_candidates(policy_input: PolicyInput) -> tuple[Candidate, ...]:

@@ -74,7 +74,8 @@ def decide_veto(policy_input: PolicyInput, draft: Decision) -> Decision | None:
     more = len(avoided) - _SHOWN
     names = ", ".join(avoided[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
     why = " or ".join(sorted({*troubles.values()}))
-    request = replace(request, avoided_nodes=(*request.avoided_nodes, *avoided))
+    nodes, is_apart = (*request.avoided_nodes, *avoided), OF_ANOTHER_USER in troubles.values()
+    request = replace(request, avoided_nodes=nodes, keeps_apart=is_apart)
     reasons = (*draft.reasons, f"kept off {names}, where {why}")
     return replace(draft, request=request, reasons=reasons, plugin=__name__)
 

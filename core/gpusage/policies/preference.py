@@ -132,7 +132,11 @@ def decide_generation(policy_input: PolicyInput, draft: Decision) -> Decision | 
     if not rules.enabled or policy_input.request.gpu_type is not None or draft.request.preferred_gpus:
         return None
 
-    where = rankable_candidates(policy_input)
+    # What another stage keeps the job off is no reason to prefer the rest.
+    where, allowed = rankable_candidates(policy_input), admitted_candidates(policy_input)
+    if draft.request.required_gpus:
+        allowed = tuple(each for each in allowed if each.name in draft.request.required_gpus)
+        where = tuple(each for each in where if each in allowed)
     # The threshold alone would leave an idle fast GPU unused by a job that gains a little less.
     compared = preferred_among_jobs(where, policy_input.cluster.recent_jobs) if rules.by_recent_jobs else []
     chosen = compared or preferred_by_threshold(where, rules.minimum_speedup)
@@ -140,7 +144,7 @@ def decide_generation(policy_input: PolicyInput, draft: Decision) -> Decision | 
     # A preference is worth words only where the job could land on something worse.
     worse = [
         candidate
-        for candidate in admitted_candidates(policy_input)
+        for candidate in allowed
         if candidate not in chosen and (candidate in where or not candidate.need.fits)
     ]
     if not chosen or not worse:

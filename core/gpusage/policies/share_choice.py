@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpusage.policies.candidates import admits, admitted_candidates, partitions_of
+from gpusage.policies.candidates import admits, admitted_candidates, partitions_of, step_time_s
 from gpusage.policies.share_price import Limits, Offer, can_promise
 from gpusage_hooks.types import Binding, Candidate, GpuRequest, LimitedBy, NodeKind, PolicyInput, Price, Room
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -138,6 +138,37 @@ def can_be_held(policy_input: PolicyInput) -> bool:
     return request.bindable and runnable and all(pool.exact_feature is not None for pool in pools)
 
 
+def large_enough_types(policy_input: PolicyInput) -> tuple[str, ...]:
+    """Return the GPU types to hold the job to, lest it land on one with too little memory; none where it need not be.
+
+    First are those with room now, then those on which its steps take least of all that the type can do.
+    """
+    small, large = list[Candidate](), list[Candidate]()
+    for each in admitted_candidates(policy_input):
+        need = each.need
+        # It likely lacks memory there, or may lack it by a prediction that is good.
+        is_known = need.familiar and need.source != "history"
+        is_small = not need.fits and (is_known or need.required_bytes.value > each.gpu.memory_bytes)
+        (small if is_small else large).append(each)
+    if not small or not policy_input.request.bindable:
+        return ()
+
+    def reached(candidates: Sequence[Candidate]) -> list[bool]:
+        """Return of each partition of the job whether nodes of *candidates* could run it there."""
+        kinds = [each.pool.node_kinds or (None,) for each in candidates]
+        request = policy_input.request
+        return [
+            any(kind is None or could_run(kind, request, name) for group in kinds for kind in group)
+            for name in partitions_of(policy_input)
+        ]
+
+    # A manager may refuse a job that one of its partitions could never run.
+    if not any(reached(small)) or not all(reached(large)):
+        return ()
+    large.sort(key=lambda each: (not each.pool.has_room(WHOLE_PERCENT), step_time_s(each) / each.pool.gpu_count))
+    return tuple(dict.fromkeys(each.name for each in large))
+
+
 def could_run_on(candidate: Candidate, reach: Reach) -> bool:
     """Return whether *candidate* has nodes for the job in each of its partitions, and nothing else ties the job."""
     kinds = kinds_for(candidate)
@@ -197,11 +228,18 @@ def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
 
 
 def slice_offers(policy_input: PolicyInput) -> Iterator[Offer]:
-    """Yield the slices that the job of *policy_input* may use, each whole."""
-    request = policy_input.request
+    """Yield the slices that the job of *policy_input* may use, each whole.
+
+    A job that names a GPU type may use slices of such a GPU, if its user or its site says so.
+    """
+    request, accepts = policy_input.request, policy_input.workload.slices
+    whole = {each.gpu.name for each in admitted_candidates(policy_input)} if request.gpu_type else None
+    is_allowed = whole is None or policy_input.rules.sharing.typed_slices if accepts is None else accepts
+
     may_repeat = request.repeatable and policy_input.cluster.repeats_slices
-    for candidate in admitted_candidates(policy_input) if request.gpu_type is None else ():
-        if candidate.gpu.parent_gpu is not None:
+    for candidate in policy_input.candidates if is_allowed else ():
+        parent = candidate.gpu.parent_gpu
+        if parent is not None and candidate.pool.gpu_count and (whole is None or parent in whole):
             price = Price(gpu=candidate.gpu.name, share_percent=WHOLE_PERCENT, slowdown=candidate.need.slowdown)
             # A run that lacked memory is repeated only where the job may have more.
             repeatable = may_repeat and bool(larger_types(candidate, (), policy_input))
@@ -227,8 +265,10 @@ def larger_types(candidate: Candidate, preferred: Sequence[str], policy_input: P
     return (best.name,) if best else ()
 
 
-def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Offer | None:
-    """Return the slice that may be promised with the least SM time for a step; ``None`` where none may."""
+def choose_slice(
+    offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding, *, smallest: bool = False
+) -> Offer | None:
+    """Return the slice that may be promised with the least SM time for a step, or the *smallest*; ``None`` for none."""
     possible = [
         offer
         for offer in offers
@@ -239,4 +279,8 @@ def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Bi
     ]
 
     # A slice books its SMs for the whole step, as a share books its part of a GPU.
-    return min(possible, key=lambda offer: offer.candidate.gpu.sm_count * offer.step_time_s.value, default=None)
+    def price(offer: Offer) -> tuple[float, int]:
+        gpu = offer.candidate.gpu
+        return gpu.sm_count * (1.0 if smallest else offer.step_time_s.value), gpu.memory_bytes
+
+    return min(possible, key=price, default=None)

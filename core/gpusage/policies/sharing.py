@@ -6,10 +6,19 @@ for people what each share would cost, and why the job gets another one or none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpusage.policies.candidates import admitted_candidates, partitions_of, step_time_s, type_names, unknown_pools
+from gpusage.policies.candidates import (
+    admitted_candidates,
+    if_shared,
+    partitions_of,
+    step_time_s,
+    type_names,
+    unknown_pools,
+    without_whole_gpus,
+)
 from gpusage.policies.preference import UNKNOWN_LENGTH, latest_step_s
 from gpusage.policies.share_choice import (
     Choice,
@@ -35,7 +44,17 @@ from gpusage.policies.share_price import (
     sizes,
     trouble,
 )
-from gpusage_hooks.types import Cluster, Decision, GpuRequest, Interval, PolicyInput, SharingRules, Workload
+from gpusage.store.annotation import EXCLUDES
+from gpusage_hooks.types import (
+    Binding,
+    Cluster,
+    Decision,
+    GpuRequest,
+    Interval,
+    PolicyInput,
+    SharingRules,
+    Workload,
+)
 from gpusage_hooks.units import WHOLE_PERCENT
 
 NO_GPU = "no GPU that it may use can be shared"
@@ -47,13 +66,22 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
     if not rules.enabled or draft.request.gpu_count != 1:
         return None
 
+    only_slices = without_whole_gpus(policy_input)
+    required = draft.request.required_gpus
+    without = "a whole GPU is kept"
+    for candidate in admitted_candidates(policy_input):
+        if candidate.gpu.parent_gpu is not None and (not required or candidate.name in required):
+            without = "no slice is chosen" if only_slices else "no share is given"
     # A share makes the job slower. Without the number of steps nobody knows whether it still ends in time.
     if request.deadline_s is not None and latest_step_s(policy_input) is None:
-        return _keep_whole_gpu(draft, UNKNOWN_LENGTH)
+        return _keep(draft, f"{without}: {UNKNOWN_LENGTH}")
 
     within, reach = limits_of(policy_input), _reach(policy_input, draft)
-    # A slice is isolated and cut already, so it need save no GPU time to be the better choice.
-    chosen_slice = choose_slice([*slice_offers(policy_input)], reach, within, rules.bind)
+    # A slice is isolated and cut already, so it need save no GPU time to be the better choice. Where all are slices of
+    # one kind, there is none.
+    slices = [*slice_offers(policy_input)]
+    has_choice = not only_slices or len({offer.candidate.name for offer in slices}) > 1
+    chosen_slice = choose_slice(slices, reach, within, rules.bind, smallest=only_slices) if has_choice else None
     if chosen_slice:
         candidate = chosen_slice.candidate
         request = replace(
@@ -64,20 +92,28 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
             memory_cap_bytes=chosen_slice.cap_bytes,
             repeatable=chosen_slice.request.repeatable,
         )
-        reasons = [f"a slice that shares nothing costs {cost(chosen_slice.slowdown)}, {_accepted_slowdown(within)}"]
+        reasons = _exclusions(draft)
+        if only_slices:
+            reasons += ["the smallest slice with room that holds it, of the slices that it may use"]
+        else:
+            price = f"costs {cost(chosen_slice.slowdown)}, {_accepted_slowdown(within)}"
+            reasons += [f"a slice that shares nothing {price}"]
         reasons += _solo_run_reasons(policy_input)
         return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=candidate.need)
 
+    if only_slices:
+        return _keep(draft, f"{without}: {_why_no_slice(slices, within, policy_input)}")
+
     obstacle = _obstacle(policy_input.cluster, rules, within)
     if obstacle:
-        return _keep_whole_gpu(draft, obstacle)
+        return _keep(draft, f"{without}: {obstacle}")
 
     offered = offered_shares(policy_input)
     if not offered:
-        return _keep_whole_gpu(draft, NO_GPU)
+        return _keep_unshared(draft, without, policy_input, within)
     choice = choose(offered, reach, within, rules.bind)
     if choice is None:
-        return _keep_whole_gpu(draft, _why_not(offered, reach, within, policy_input))
+        return _keep(draft, f"{without}: {_why_not(offered, reach, within, policy_input)}")
     return _on_share(draft, choice, within, policy_input)
 
 
@@ -102,11 +138,51 @@ def limits_of(policy_input: PolicyInput) -> Limits:
     workload, rules = policy_input.workload, policy_input.rules
     serving = workload if rules.slo.enabled and workload.mode == "infer" else None
     within = limits(rules.sharing, workload.slowdown)
+    if workload.slowdown is None and without_whole_gpus(policy_input):
+        within = Limits(expected=math.inf, worst=math.inf)  # no GPU that it could have is one to compare with
     return replace(within, serving=serving, latest_step_s=latest_step_s(policy_input))
 
 
-def _keep_whole_gpu(draft: Decision, reason: str) -> Decision:
-    return replace(draft, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"), plugin=__name__)
+def _keep(draft: Decision, reason: str) -> Decision:
+    return replace(draft, reasons=(*draft.reasons, reason), plugin=__name__)
+
+
+def _exclusions(draft: Decision) -> list[str]:
+    """Return the reason that the job of *draft* is kept off GPU types, if it is."""
+    return [reason for reason in draft.reasons if reason.startswith(EXCLUDES)]
+
+
+def _why_no_slice(slices: Sequence[Offer], within: Limits, policy_input: PolicyInput) -> str:
+    """Return why the job gets none of *slices*, where it may use nothing else."""
+    names = type_names(admitted_candidates(policy_input))
+    if "," not in names:
+        return f"every GPU that it may use is of one type, {names}"
+    troubles = [trouble(offer, within) for offer in slices]
+    if not slices or not all(troubles):
+        return "gpusage gives it no slice" if not slices else "no slice that holds it has room now"
+    return f"{slices[-1].candidate.name} {troubles[-1]}"
+
+
+def _keep_unshared(draft: Decision, without: str, policy_input: PolicyInput, within: Limits) -> Decision:
+    """Return *draft*, whose GPUs cannot be shared, with the share that would be enough if they could."""
+    shared = if_shared(policy_input)
+    # Where jobs would go then does not count here, so a share may confine this one to the types that suit it.
+    bind: Binding = "never" if policy_input.rules.sharing.bind == "never" else "always"
+    offered, reach = offered_shares(shared), _reach(shared, draft)
+    choice = choose(offered, reach, within, bind)
+    if choice is None:
+        why_not = f"; if shared, {_why_not(offered, reach, within, shared)}" if offered else ""
+        return _keep(draft, f"{without}: {NO_GPU}{why_not}")
+
+    highest = max(choice.offers, key=lambda offer: offer.slowdown.value)
+    part = part_of(choice.share_percent, type_names(offer.candidate for offer in choice.offers).replace(", ", " or "))
+    enough = f"if shared, {part} would do, beside partners {cost(highest.slowdown)}"
+    # Shards are counted and limit nothing, so no request is rewritten into them.
+    if shards := highest.candidate.pool.shards_per_gpu:
+        count = -(-choice.share_percent * shards // WHOLE_PERCENT)
+        enough += f"; shard:{count} of {shards} would hold it, and nothing limits it"
+    price = replace(highest.price, slowdown=highest.slowdown, contended_slowdown=None)
+    return replace(_keep(draft, f"{without}: {NO_GPU}; {enough}"), if_shared=price)
 
 
 def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | None:
@@ -118,7 +194,7 @@ def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | No
         return "no slowdown is accepted"
     if not sizes(rules):
         return "the site's rules allow no size of a share"
-    if not any(pool.mps_per_gpu for pool in cluster.pools):
+    if not any(pool.gpu for pool in cluster.pools):
         return NO_GPU
     return None
 
@@ -166,7 +242,7 @@ def _on_share(draft: Decision, choice: Choice, within: Limits, policy_input: Pol
 
     price = cost(highest.slowdown)
     there = "" if price == cost(shown.slowdown) else f" on {highest.candidate.name}"
-    reasons = [] if choice.binding else [*draft.reasons]
+    reasons = _exclusions(draft) if choice.binding else [*draft.reasons]
     reasons += [f"beside partners {price}{there}, {_accepted_slowdown(within)}"]
     if choice.thread_cap_percent:
         reasons += [f"{choice.thread_cap_percent} % of the threads where partners leave them"]
@@ -286,15 +362,21 @@ def price_list(policy_input: PolicyInput, decision: Decision) -> tuple[SharePric
     size = WHOLE_PERCENT if request.slice_type else request.mps_thread_percent
 
     # The reason of each share that could have been promised, and is not the one.
-    if request.slice_type:
+    if without_whole_gpus(policy_input):
+        not_chosen = "is enough, but a smaller one is, too" if request.slice_type else "is enough"
+    elif request.slice_type:
         not_chosen = "is enough, but a slice has no partners, or takes less GPU time"
     elif request.mps_thread_percent is not None:
         not_chosen = "is enough, but another share takes less GPU time"
+    elif decision.if_shared:
+        not_chosen = "would be enough, if it were shared"
     else:
         not_chosen = "is enough here, but " + (decision.reasons[-1] if decision.reasons else "nothing is changed")
 
     prices = []
-    for offer in (*slice_offers(policy_input), *offered_shares(policy_input)):
+    # Where none can be shared, prices are those that shares would have.
+    shares = offered_shares(policy_input) or offered_shares(if_shared(policy_input))
+    for offer in (*slice_offers(policy_input), *shares):
         name = offer.candidate.name
         is_taken = size == offer.share_percent and (not request.bound_types or name in request.bound_types)
         prices.append(

@@ -14,8 +14,9 @@ from gpusage.policies.candidates import admits, admitted_candidates, memory_shar
 from gpusage.policies.latency import decide_slo
 from gpusage.policies.neighbours import decide_veto
 from gpusage.policies.preference import decide_deadline, decide_generation
-from gpusage.policies.share_choice import can_be_held
+from gpusage.policies.share_choice import can_be_held, large_enough_types
 from gpusage.policies.sharing import decide_sharing
+from gpusage.store.annotation import EXCLUDES
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Code, Decision, PolicyInput, Stage
 from gpusage_hooks.units import gib
@@ -87,9 +88,9 @@ def _other_count(policy_input: PolicyInput) -> str:
 
 
 def decide_fit(policy_input: PolicyInput, draft: Decision) -> Decision | None:
-    """Keep the request where the workload may fit nowhere; else name the GPUs that it may be too large for.
+    """Keep the request where the workload may fit nowhere; else keep it off the GPUs that it is too large for.
 
-    A job that may not fit is not held back: a prediction is not a proof, and the user may know better.
+    A job that fits nowhere is not held back: a prediction is not a proof, and the user may know better.
     """
     candidates = admitted_candidates(policy_input)
     if not candidates:
@@ -105,12 +106,18 @@ def decide_fit(policy_input: PolicyInput, draft: Decision) -> Decision | None:
         unchanged = replace(draft, code=Code.KEEP, request=policy_input.request, need=largest.need, final=True)
         return replace(unchanged, reasons=(*draft.reasons, reason), plugin=__name__)
 
-    reasons = draft.reasons
+    required, reasons = large_enough_types(policy_input), draft.reasons
     if too_small:
-        high = max(candidate.need.required_bytes.high for candidate in too_small)
-        reasons = (*reasons, f"may need up to {gib(high)}, more than {type_names(too_small)} has")
+        # Only a condition keeps the job off them: a preference is tried first, and any GPU is taken next.
+        avoided = [candidate for candidate in too_small if required and candidate.name not in required]
+        others = [candidate for candidate in too_small if candidate not in avoided]
+        most = gib(max(candidate.need.required_bytes.high for candidate in too_small))
+        reasons += (f"{EXCLUDES}{type_names(avoided)}: may need up to {most}",) if avoided else ()
+        reasons += (f"may need up to {most}, more than {type_names(others)} has",) if others else ()
+
+    request = replace(draft.request, required_gpus=required or draft.request.required_gpus)
     tightest = max(candidates, key=lambda candidate: memory_share(candidate).high)
-    return replace(draft, need=tightest.need, reasons=reasons, plugin=__name__)
+    return replace(draft, request=request, need=tightest.need, reasons=reasons, plugin=__name__)
 
 
 POLICIES: Mapping[Stage, Policy] = MappingProxyType(

@@ -27,14 +27,7 @@ from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.known import NOTHING_KNOWN
 from gpusage.predictors.memory.liveness import Walk, step_walk, trained_share, walk
-from gpusage.predictors.memory.peak import (
-    LOSS_BYTES,
-    context_of,
-    narrower_bytes,
-    peak_pass,
-    state_bytes,
-    weight_share,
-)
+from gpusage.predictors.memory.peak import LOSS_BYTES, context_of, narrower_bytes, peak_pass, state_bytes, weight_share
 from gpusage.predictors.parallel.data_parallel import sharding_of
 from gpusage.predictors.sharing.slowdown import kernel_growths
 from gpusage.predictors.times.kernels import Kernels
@@ -127,10 +120,7 @@ NAMES = {one: one.name.lower().replace("_", " ") for one in OperatorClass} | {
     OperatorClass.UNKNOWN: "unknown operator",
 }
 """Of `OperatorClass`, for people and in JSON."""
-NAMES_WITHOUT_NODE = {
-    OperatorClass.ELEMENTWISE: "sums of gradients",
-    OperatorClass.COPY: "casts to half precision",
-}
+NAMES_WITHOUT_NODE = {OperatorClass.ELEMENTWISE: "sums of gradients", OperatorClass.COPY: "casts to half precision"}
 """Of kernels that belong to no node."""
 ANCHORS = (
     OperatorClass.CONVOLUTION,

@@ -30,7 +30,8 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
         used: Booked hours with a kernel running.
         idle: Booked hours without a kernel.
         unseen: Booked hours that nobody sampled.
-        savable: Hours that withheld shares would have saved.
+        held: Hours in which GPUs were kept from other jobs: of a share, the time alone and half of the time beside
+            others, which is what two jobs do; three free more.
     """
 
     requested: float = 0.0
@@ -38,12 +39,12 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
     used: float = 0.0
     idle: float = 0.0
     unseen: float = 0.0
-    savable: float = 0.0
+    held: float = 0.0
 
     @property
-    def saved(self) -> float:
-        """Return the hours that shares left to other jobs; below 0 where shares cost more than they saved."""
-        return self.requested - self.booked
+    def freed(self) -> float:
+        """Return the hours of whole GPUs that shares left to other jobs; below 0 where shares cost more."""
+        return self.requested - self.held
 
     def times(self, factor: float) -> Amounts:
         """Return all amounts multiplied by *factor*."""
@@ -66,15 +67,14 @@ def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amoun
 
     # On a whole GPU the same run is shorter by the predicted slowdown. A run that lacked memory on its share
     # would not have taken place at all: all its hours are lost.
-    requested = booked
+    requested = held = booked
     if had_share(observed):
         is_lost = usage.outcome == "out_of_memory"
         requested = 0.0 if is_lost else hours / expected_slowdown(observed)
 
-    savable = 0.0
-    if observed.decision is not None and was_share_withheld(observed):
-        share = (observed.decision.decision.request.mps_thread_percent or WHOLE_PERCENT) / WHOLE_PERCENT
-        savable = hours * (1.0 - share * expected_slowdown(observed))
+        # k jobs on a GPU at a time free k - 1 GPUs. Beside a share that nobody sampled, nobody was seen.
+        alone = min(usage.alone_s / usage.sampled_s, 1.0) if usage.sampled_s >= least_s else 1.0
+        held = hours * (1.0 + alone) / 2
 
     # Unknown where other jobs were on the GPU: its counters do not separate jobs.
     utilization = own_utilization(usage, least_s)
@@ -84,7 +84,7 @@ def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amoun
         used=booked * (utilization or 0.0),
         idle=0.0 if utilization is None else booked * (1.0 - utilization),
         unseen=booked if utilization is None else 0.0,
-        savable=savable,
+        held=held,
     )
 
 

@@ -1,4 +1,4 @@
-"""GPU hours by user, account, partition and model, and the shares that each group could have had.
+"""GPU hours by user, account, partition, model and GPU type, and the shares that each group could have had.
 
 Invariants:
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -18,10 +18,12 @@ from gpusage.experience.finished_jobs import LEAST_SAMPLED_S
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.jobs import count_jobs, is_on_several_nodes, runs_by_job
 from gpusage.reports.sharing import (
+    Freed,
     GpuLookup,
     PossibleShare,
     PossibleShares,
     count_possible_shares,
+    freed_by,
     joined_shares,
     no_gpu,
     possible_share,
@@ -29,7 +31,7 @@ from gpusage.reports.sharing import (
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import SharingRules
 
-Dimension = Literal["user", "account", "partition", "model"]
+Dimension = Literal["user", "account", "partition", "model", "gpu"]
 """A property that groups jobs."""
 
 
@@ -53,11 +55,11 @@ USUAL_RULES = ReportRules()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTally:
-    """GPU hours of the jobs of a user, account, partition or model.
+    """GPU hours of the jobs of a user, account, partition, model or GPU type.
 
     Attributes:
         name: Empty if unknown.
-        possible: Savings of possible shares; ``None`` where no job could have shared.
+        possible: What possible shares would free; ``None`` where no job could have shared.
     """
 
     name: str
@@ -84,6 +86,7 @@ NAMES: Mapping[Dimension, Callable[[Observation], str]] = MappingProxyType(
         "account": account_of,
         "partition": lambda observed: observed.usage.partition,
         "model": model_of,
+        "gpu": lambda observed: observed.usage.gpu,
     }
 )
 """Each dimension's function from a run to its group."""
@@ -94,6 +97,7 @@ class _Run:
     observed: Observation
     hours: Amounts
     share: PossibleShare | None
+    freed: Freed = (0.0, 0.0)
 
 
 def break_down(
@@ -110,6 +114,10 @@ def break_down(
         for each in of_job:
             share = possible_share(each, rules.sharing, rules.find_gpu, rules.least_sampled_s) if may_share else None
             runs.append(_Run(observed=each, hours=amounts_of(each, rules.least_sampled_s), share=share))
+
+    # Shares free something beside each other only, so all of them are placed together.
+    freed = iter(freed_by([(run.observed, run.share) for run in runs if run.share]))
+    runs = [replace(run, freed=next(freed)) if run.share else run for run in runs]
 
     groups: dict[Dimension, tuple[GroupTally, ...]] = {}
     for dimension, name_of in NAMES.items():
@@ -139,5 +147,7 @@ def _tally(name: str, runs: Sequence[_Run]) -> GroupTally:
         name=name,
         job_count=count_jobs(run.observed for run in runs),
         hours=total(run.hours for run in runs),
-        possible=count_possible_shares((run.observed, run.hours.booked, run.share) for run in runs if run.share),
+        possible=count_possible_shares(
+            (run.observed, run.hours.booked, run.share, run.freed) for run in runs if run.share
+        ),
     )

@@ -13,12 +13,14 @@ from gpusage.reports.accuracy import RULE
 from gpusage.reports.amounts import Amounts
 from gpusage.reports.breakdown import Dimension, GroupTally, joined
 from gpusage.reports.report import PeriodTotals, Report
+from gpusage.reports.sharing import PossibleShares
 from gpusage.reports.verdicts import HARDLY_USED_BELOW, Wasted
 from gpusage_hooks.units import percent
 
 SAVED_RULE = (
     "Asked: what the same runs would have taken with their users' requests; on the whole GPU, a run is shorter by the "
-    "predicted slowdown. Saved: asked less booked. A run that ran out of its share's memory counts as lost."
+    "predicted slowdown. Freed: hours of whole GPUs that shares left to others. Two jobs on a GPU at a time free one, "
+    "and what is left of a GPU frees nothing. A run that ran out of its share's memory is lost."
 )
 TRUE_RULE = (
     "Observed over predicted: the middle run, and in parentheses the half of the runs around it. 9 of 10 runs should "
@@ -32,8 +34,9 @@ UNNAMED_RULE = (
 POSSIBLE_RULE = (
     "Could share: jobs whose share was decided and not given, and jobs that were seen alone on one whole GPU to their "
     "end and would have kept the site's limits on a share. Slower: how much longer they would have taken, from the "
-    "least to the most; of what only a node saw, kernels are taken to grow as much as they can. Could save: the GPU "
-    "hours that these shares would have left to others."
+    "least to the most; of what only a node saw, kernels are taken to grow as much as they can. Would free: the GPU "
+    "hours that these shares would have left to others, by a replay of when they ran; the first figure is with one "
+    "user's jobs on a GPU at a time, the second with any users', as a wall around each job's memory allows."
 )
 UNSEEN_RULE = "The row of what was not seen is a part of all: what it used is unknown."
 WAITING_RULE = (
@@ -43,7 +46,7 @@ WAITING_RULE = (
 BEFORE = "This period and the previous one"
 MOST_GROUPS = 20
 NO_NAME: Mapping[Dimension, str] = MappingProxyType(
-    {"user": "not known", "account": "not known", "partition": "not known", "model": "none named"}
+    {"user": "not known", "account": "not known", "partition": "not known", "model": "none named", "gpu": "not known"}
 )
 NO_RUN = "No run was observed: no node sampled a run that ended in this period."
 
@@ -61,7 +64,7 @@ class Section:
 def title(report: Report) -> str:
     """Return the title of *report*, with its user and its period."""
     whose = f"jobs of {report.user}" if report.user else "all jobs"
-    return f"GPU usage of {whose}, {_day(report.since_s)} to {_day(report.until_s)}"
+    return f"GPU usage of {whose}, {day(report.since_s)} to {day(report.until_s)}"
 
 
 def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
@@ -72,7 +75,7 @@ def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
         yield _promises(report)
         yield from _host_sections(report)
         # The rules under these tables are long, and the same for all.
-        yield from (_by(dimension, report, is_first=dimension == by[0]) for dimension in by)
+        yield from (by_section(dimension, report, is_first=dimension == by[0]) for dimension in by)
         yield from _verdict_sections(report)
     yield from _decision_sections(report)
     yield _trueness(report) if report.run_count else Section(title="GPU hours", notes=(NO_RUN, *_unaccounted(report)))
@@ -134,11 +137,7 @@ def _hours(report: Report) -> Section:
         kwh, hours = amount(report.totals.energy.kwh), amount(report.totals.energy.booked_hours)
         notes.append(f"Energy: {kwh} kWh in the {hours} GPU hours of jobs alone on a GPU with a counter.")
     notes += _unaccounted(report)
-    if report.hours.savable:
-        savable = amount(report.hours.savable)
-        notes.append(f"Shares that were only advised or recorded could have saved {savable} GPU hours.")
-
-    columns = ("GPU hours", "runs", "asked", "booked", "used", "idle", "not seen", "saved")
+    columns = ("GPU hours", "runs", "asked", "booked", "used", "idle", "not seen", "freed")
     return Section(title="GPU hours", columns=columns, rows=rows, notes=notes)
 
 
@@ -151,7 +150,7 @@ def by_title(dimension: Dimension) -> str:
     return f"GPU hours by {dimension}"
 
 
-def _by(dimension: Dimension, report: Report, *, is_first: bool) -> Section:
+def by_section(dimension: Dimension, report: Report, *, is_first: bool) -> Section:
     """Return the hours by *dimension*: the largest groups, a row for all others, all jobs, and the unseen hours."""
     groups = report.groups[dimension]
     rows = [_group(each.name or NO_NAME[dimension], each) for each in groups[:MOST_GROUPS]]
@@ -160,7 +159,7 @@ def _by(dimension: Dimension, report: Report, *, is_first: bool) -> Section:
         # The rows add up to "all", however many groups there are.
         rows.append(_group(f"{len(others):,} others", joined(others)))
     rows += [_group("all", report.all_jobs), _group("of all, not seen", report.unseen)]
-    columns = (dimension, "jobs", "asked", "booked", "used", "idle", "not seen", "could share", "slower", "could save")
+    columns = (dimension, "jobs", "asked", "booked", "used", "idle", "not seen", "could share", "slower", "would free")
     notes = (UNSEEN_RULE, POSSIBLE_RULE) if is_first else ()
     return Section(title=by_title(dimension), columns=columns, rows=rows, notes=notes)
 
@@ -172,7 +171,12 @@ def _group(name: str, group: GroupTally) -> Sequence[str]:
         return (name, f"{group.job_count:,}", *taken, "-", "-", "-")
 
     price = slower(possible.slowdown_low, possible.slowdown_high)
-    return (name, f"{group.job_count:,}", *taken, f"{possible.job_count:,}", price, amount(possible.saved_hours))
+    return (name, f"{group.job_count:,}", *taken, f"{possible.job_count:,}", price, freed(possible))
+
+
+def freed(possible: PossibleShares) -> str:
+    """Return what *possible* shares would free, as people read it: ``2.00 to 7.50`` GPU hours."""
+    return " to ".join(dict.fromkeys(map(amount, (possible.freed_hours, possible.most_freed_hours))))
 
 
 def slower(low: float, high: float) -> str:
@@ -182,7 +186,7 @@ def slower(low: float, high: float) -> str:
 
 
 def _amounts(name: str, run_count: int, hours: Amounts) -> Sequence[str]:
-    values = (hours.requested, hours.booked, hours.used, hours.idle, hours.unseen, hours.saved)
+    values = (hours.requested, hours.booked, hours.used, hours.idle, hours.unseen, hours.freed)
     return (name, f"{run_count:,}", *map(amount, values))
 
 
@@ -233,7 +237,7 @@ def _before(report: Report) -> Section:
         # From 0 or from unknown there is no relative change.
         change = f"{100 * (now / then - 1):+.0f} %" if now is not None and then else "-"
         rows.append((name, *("-" if value is None else show(value) for value in (now, then)), change))
-    notes = [f"The previous period is {_day(report.previous_since_s)} to {_day(report.since_s)}."]
+    notes = [f"The previous period is {day(report.previous_since_s)} to {day(report.since_s)}."]
     return Section(title=BEFORE, columns=("", "this period", "before", "change"), rows=rows, notes=notes)
 
 
@@ -248,7 +252,7 @@ _TOTALS: Sequence[tuple[str, Callable[[PeriodTotals], float | None], Callable[[f
     ("GPU hours used", lambda totals: totals.hours.used, amount),
     ("GPU hours idle", lambda totals: totals.hours.idle, amount),
     ("GPU hours not seen", lambda totals: totals.hours.unseen, amount),
-    ("GPU hours saved by sharing", lambda totals: totals.hours.saved, amount),
+    ("GPU hours freed by sharing", lambda totals: totals.hours.freed, amount),
     ("kWh of runs alone on their GPUs", lambda totals: totals.energy.kwh if totals.energy else None, amount),
 )
 """The rows of the comparison: a name, the figure, and its text."""
@@ -302,5 +306,6 @@ def _trueness(report: Report) -> Section:
     )
 
 
-def _day(seconds: float) -> str:
+def day(seconds: float) -> str:
+    """Return a time since 1970 for people."""
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds)) + " UTC"

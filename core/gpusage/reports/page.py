@@ -11,7 +11,7 @@ from gpusage.reports.lines import BEFORE, MOST_GROUPS, NO_NAME, amount, by_title
 from gpusage.reports.pages import bars, html
 from gpusage.reports.report import BAND_PERCENT, Report
 
-HOURS = {"used": "#4b8b6f", "idle": "#c2571a", "not seen": "#aaaaaa", "saved": "#27609c"}
+HOURS = {"used": "#4b8b6f", "idle": "#c2571a", "not seen": "#aaaaaa", "freed": "#27609c"}
 CODES = {"REWRITE": "#27609c", "KEEP": "#4b8b6f", "DECLINE": "#aaaaaa"}
 BOOKED = {"booked": "#27609c"}
 PROMISES = {"kept": "#4b8b6f", "broken": "#c2571a", "unknown": "#aaaaaa"}
@@ -21,7 +21,7 @@ def page(report: Report, origin: html.Origin | None = None) -> str:
     """Return the page; *origin* is its version, date and command."""
     plots = _plots(report)
     contents, body = [], []
-    for number, section in enumerate(sections(report, [*NAMES]), start=1):
+    for number, section in enumerate(sections(report, [each for each in NAMES if each != "gpu"]), start=1):
         anchor = f"section-{number}"
         contents.append((anchor, section.title))
         table = html.table(section.columns, section.rows) if section.rows else ""
@@ -89,6 +89,6 @@ def _plot(plotted: Sequence[bars.Bar], colours: dict[str, str]) -> str:
 
 
 def _hours_bar(name: str, hours: Amounts) -> bars.Bar:
-    values = (hours.used, hours.idle, hours.unseen, hours.saved)
+    values = (hours.used, hours.idle, hours.unseen, hours.freed)
     text = f"{amount(hours.booked)} booked of {amount(hours.requested)} asked"
     return bars.Bar(label=name, text=text, parts=list(zip(HOURS, values, strict=True)))

@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. A run without samples alone on its GPU to its end counts as unable to share.
+1. A run without samples alone on its GPU to its end, or its manager's own of it, counts as unable to share.
 2. Samples do not show how kernels grow on fewer SMs, so the price assumes the most growth, as decisions by history do.
    A share that was decided by the job's model has the model's price.
 """
@@ -15,12 +15,13 @@ from functools import lru_cache
 from math import ceil
 
 from gpusage.devices.shares import memory_cap_bytes
-from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, SOUND, own_utilization
+from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, SOUND, has_own_figures, own_utilization
 from gpusage.experience.learning import MEMORY_MARGINS
 from gpusage.experience.unnamed_jobs import gpu_need, share_prices
 from gpusage.policies.share_price import can_promise, limits, offers, priced_percents
 from gpusage.predictors.intervals import exact_interval
 from gpusage.reports.amounts import expected_slowdown, gpu_count, had_whole_gpus, was_share_withheld
+from gpusage.reports.freed import Stay, freed_times_s
 from gpusage.reports.jobs import count_jobs
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import (
@@ -32,7 +33,7 @@ from gpusage_hooks.types import (
     ObservedFigures,
     SharingRules,
 )
-from gpusage_hooks.units import WHOLE_PERCENT
+from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 GpuLookup = Callable[[str], Gpu | None]
 """From the name of a GPU to its row of the catalogue."""
@@ -63,34 +64,60 @@ class PossibleShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PossibleShares:
-    """Savings and prices of possible shares.
+    """What possible shares would free and cost.
 
     Attributes:
         job_count: Jobs that could have shared.
         booked_hours: GPU hours that these jobs booked.
-        saved_hours: GPU hours that the shares would have left to others.
+        freed_hours: GPU hours that the shares would have freed, with one user's jobs on a GPU at a time.
+        most_freed_hours: The same with any users' jobs.
         slowdown_low: Lowest slowdown of a run.
         slowdown_high: Highest slowdown of a run.
     """
 
     job_count: int
     booked_hours: float
-    saved_hours: float
+    freed_hours: float
+    most_freed_hours: float
     slowdown_low: float
     slowdown_high: float
 
 
-def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleShare]]) -> PossibleShares | None:
-    """Return the savings of *shares*, each with its run and the run's booked hours; ``None`` without shares."""
+Freed = tuple[float, float]
+"""GPU hours that a share would have freed: with one user's jobs on a GPU, and with any users'."""
+
+
+def freed_by(shares: Sequence[tuple[Observation, PossibleShare]]) -> list[Freed]:
+    """Return what each of *shares* would have freed, by a replay of their runs together."""
+    stays = [
+        Stay(
+            gpu=observed.usage.gpu,
+            user=observed.usage.user,
+            started_at_s=observed.usage.started_at_s,
+            duration_s=max(0.0, observed.usage.ended_at_s - observed.usage.started_at_s),
+            share_percent=share.share_percent,
+            slowdown=share.slowdown,
+        )
+        for observed, share in shares
+    ]
+    apart, together = (freed_times_s(stays, users_apart=users_apart) for users_apart in (True, False))
+    return [(low_s / HOUR_S, high_s / HOUR_S) for low_s, high_s in zip(apart, together, strict=True)]
+
+
+def count_possible_shares(
+    shares: Iterable[tuple[Observation, float, PossibleShare, Freed]],
+) -> PossibleShares | None:
+    """Return the sums of *shares*, each with its run, its booked hours and what it frees; ``None`` without shares."""
     of_runs = [*shares]
     if not of_runs:
         return None
     # Hours are sums, as everywhere in a report; of prices a sum means nothing, so their range stands.
-    slowdowns = [share.slowdown for _, _, share in of_runs]
+    slowdowns = [share.slowdown for _, _, share, _ in of_runs]
     return PossibleShares(
-        job_count=count_jobs(observed for observed, _, _ in of_runs),
-        booked_hours=sum(booked for _, booked, _ in of_runs),
-        saved_hours=sum(booked * (1 - share.gpu_time) for _, booked, share in of_runs),
+        job_count=count_jobs(observed for observed, _, _, _ in of_runs),
+        booked_hours=sum(booked for _, booked, _, _ in of_runs),
+        freed_hours=sum(freed for *_, (freed, _) in of_runs),
+        most_freed_hours=sum(freed for *_, (_, freed) in of_runs),
         slowdown_low=min(slowdowns),
         slowdown_high=max(slowdowns),
     )
@@ -103,7 +130,8 @@ def joined_shares(counts: Sequence[PossibleShares]) -> PossibleShares | None:
     return PossibleShares(
         job_count=sum(each.job_count for each in counts),
         booked_hours=sum(each.booked_hours for each in counts),
-        saved_hours=sum(each.saved_hours for each in counts),
+        freed_hours=sum(each.freed_hours for each in counts),
+        most_freed_hours=sum(each.most_freed_hours for each in counts),
         slowdown_low=min(each.slowdown_low for each in counts),
         slowdown_high=max(each.slowdown_high for each in counts),
     )
@@ -118,17 +146,21 @@ def possible_share(
     if record is not None and was_share_withheld(observed):
         size = record.decision.request.mps_thread_percent or WHOLE_PERCENT
         return PossibleShare(share_percent=size, slowdown=expected_slowdown(observed))
+    price = record.decision.if_shared if record is not None else None
+    if price is not None and price.gpu == usage.gpu and had_whole_gpus(observed):
+        return PossibleShare(share_percent=price.share_percent, slowdown=max(1.0, price.slowdown.value))
 
     # Shares are of one GPU, never of a slice; and memory and the busiest minute must be known to price one.
-    is_seen = usage.outcome in SOUND and own_utilization(usage, least_s) is not None
+    has_figures = has_own_figures(usage) or own_utilization(usage, least_s) is not None
+    is_seen = usage.outcome in SOUND and has_figures
     has_one = gpu_count(observed) == 1 and (record is None or record.decision.request.gpu_count <= 1)
     gpu = find_gpu(usage.gpu) if had_whole_gpus(observed) and is_seen and has_one else None
     if gpu is None or gpu.parent_gpu is not None or not usage.memory_bytes or usage.peak_utilization is None:
         return None
 
+    accepted = record.workload.slowdown if record and record.workload else None
     # Whole percents make equal keys for the cache below; rounding up keeps the price on the safe side.
     utilization_percent = ceil(100 * min(usage.peak_utilization, 1.0))
-    accepted = record.workload.slowdown if record and record.workload else None
     shares = _promised_shares(gpu.name, find_gpu, utilization_percent, accepted, rules)
 
     # The same margin as on a job's memory from its history: the next run may take more.

@@ -23,7 +23,7 @@ from gpusage.experience.finished_jobs import (
 )
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.jobs import newest_seen, runs_by_job
-from gpusage.reports.lines import amount, count_text, slower
+from gpusage.reports.lines import amount, count_text, freed, slower
 from gpusage.reports.report import Report
 from gpusage.store.rows import Observation
 from gpusage_hooks.units import percent
@@ -116,15 +116,14 @@ def _sums(report: Report) -> list[str]:
     ]
 
     if report.totals.share_count:
-        promises, saved = report.totals.promises, amount(hours.saved)
+        promises, gained = report.totals.promises, amount(hours.freed)
         held = f"{promises.fulfilled:,} kept their price, {promises.broken:,} did not"
-        lines.append(f"{report.totals.share_count:,} had a part of a GPU: {held}; {saved} GPU hours saved.")
+        lines.append(f"{report.totals.share_count:,} had a part of a GPU: {held}; {gained} GPU hours freed.")
 
     if possible is not None:
-        price, saved = slower(possible.slowdown_low, possible.slowdown_high), amount(possible.saved_hours)
-        lines.append(
-            f"{possible.job_count:,} more could have shared a GPU, {price} slower, and saved {saved} GPU hours."
-        )
+        price = slower(possible.slowdown_low, possible.slowdown_high)
+        lines.append(f"{possible.job_count:,} more could have shared a GPU, {price} slower,")
+        lines.append(f"and freed {freed(possible)} GPU hours.")
     return lines
 
 

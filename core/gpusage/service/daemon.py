@@ -101,10 +101,7 @@ async def _maintain_sockets(request_socket: ServerSocket, status_socket: ServerS
 
 
 async def _serve_on(
-    sockets: tuple[ServerSocket, ServerSocket],
-    state: State,
-    opened: Callable[[], DecisionStore],
-    stop: asyncio.Event,
+    sockets: tuple[ServerSocket, ServerSocket], state: State, opened: Callable[[], DecisionStore], stop: asyncio.Event
 ) -> None:
     """Start what answers and works in the background, each in a thread of its own, and end it after *stop*."""
     loop, (request_socket, status_socket) = asyncio.get_running_loop(), sockets

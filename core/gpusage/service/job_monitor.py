@@ -18,7 +18,8 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpusage.decisions.outcome import hold_reason
@@ -93,7 +94,8 @@ class JobMonitor(PeriodicTask):
         for manager in snapshot.clusters:
             context = snapshot.advisor.context(manager)
             jobs = snapshot.advisor.hooks.find_shared_jobs(manager, ("waiting", "running"), context)
-            self._jobs |= {(manager, job.job_id): job for job in jobs or ()}
+            whole = snapshot.clusters[manager].unshared
+            self._jobs |= {(manager, job.job_id): _without_right_to_share(job, whole) for job in jobs or ()}
 
         self._requeue.run(snapshot)
         for identity in self._requeue.recorded_failures:
@@ -153,6 +155,12 @@ class JobMonitor(PeriodicTask):
         self._restored_count += 1
         _log.info("%s job %s of %s was turned back: %s", job.manager, job.job_id, job.user, job.stuck)
         return ""
+
+
+def _without_right_to_share(job: AnnotatedJob, unshared: Mapping[str, str]) -> AnnotatedJob:
+    """Return *job*, stuck where it waits under one of *unshared*, to which its share would be a way around a limit."""
+    why = next((unshared[scope] for scope in job.scopes if scope in unshared), "")
+    return replace(job, stuck=f"no share is for it any more: {why}", needs_whole_gpu=True) if why else job
 
 
 class NeighbourLookup:

@@ -85,6 +85,17 @@ class LearningSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSettings:
+    """Settings of the catalogue of GPUs.
+
+    Attributes:
+        aliases: The site's own names of GPUs, each with one that `gpusage gpus` knows: ``{ big = "a100-80gb" }``.
+    """
+
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """All settings of a site.
 
@@ -107,6 +118,7 @@ class Configuration:
     learning: LearningSettings = LearningSettings()
     money: MoneyRules = MoneyRules()
     network: NetworkRules = NetworkRules()
+    gpus: GpuSettings = GpuSettings()
     managers: Mapping[str, ManagerSettings] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 

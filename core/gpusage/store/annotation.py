@@ -28,7 +28,7 @@ REST_LIMIT_BYTES = 1000
 UNNAMED = "the job names no model"
 """How the reasons of such a job begin, where its site observes its history."""
 EXCLUDES = "kept off "
-"""How the reason begins of a job that is bound to GPU types because its user forbids others."""
+"""How the reason begins of a job that is bound to GPU types because its user forbids others, or they are too small."""
 START = "gpusage "
 _MARK = re.compile(
     r"\bgpusage (?:(?P<number>[0-9a-f]{12}) )?"
@@ -64,7 +64,7 @@ class JobAnnotation:
 
     @property
     def keeps_off(self) -> bool:
-        """Whether the job that carries it is bound to GPU types because its user forbids others."""
+        """Whether the job that carries it must not get other GPU types, which its user forbids or are too small."""
         return any(reason.startswith(EXCLUDES) for reason in self.reasons.split("; "))
 
     @property

@@ -60,6 +60,7 @@ class GpuRequest:
         bindable: Whether its adapter can hold it to some GPU types, and knows all that it asks of its node.
         deadline_s: In how many seconds it must have ended; ``None`` where it need not.
         avoided_nodes: Those that must not run it, by name; what its user excludes comes first.
+        keeps_apart: Whether it avoids some of them for the jobs of other users there.
         steerable: Whether its adapter can keep it off nodes, and knows all else that it asks of its node.
         repeatable: Whether a run that fails for want of memory can be repeated on a whole GPU before anybody sees it
             fail. If not, the job gets a share only where even `GpuNeed.certain_memory_bytes` fit, also behind a wall.
@@ -83,6 +84,7 @@ class GpuRequest:
     bindable: bool = True
     deadline_s: int | None = None
     avoided_nodes: tuple[str, ...] = ()
+    keeps_apart: bool = False
     steerable: bool = True
     repeatable: bool = True
 
@@ -137,7 +139,10 @@ class GpuPool:
     Attributes:
         gpu: Catalogue name, ``None`` where the site's type name is not understood.
         site_type: The site's own name of the type, in the manager's words: a GRES type, a node label.
+        request_type: What a job names to get a GPU of this type where *site_type* is no such name: two pools may have
+            the same. Empty where no name leads here.
         mps_per_gpu: Units that one shared GPU counts, ``None`` where it cannot be shared.
+        shards_per_gpu: The same of a resource that divides a GPU among jobs and limits none of them.
         feature: What a job must ask for to be sent here, ``None`` where there is none.
         exact_feature: One that is on exactly the nodes of these GPUs, which have no others: it holds a job here.
         share_feature: One that is on exactly those of these nodes that can be shared, and on no other nodes that can;
@@ -150,6 +155,7 @@ class GpuPool:
             held; ``None`` if the manager has none.
         node_gpu_counts: How many of these GPUs its nodes have, each number once, the smallest first; none means not
             known.
+        node_names: Of its nodes; none means not known.
         limited_by: What limits the memory of a job on a share here: the weakest of what its nodes have.
         why_no_wall: Why that is no wall, one clause; empty where it is one, or the nodes have not said it.
     """
@@ -159,17 +165,25 @@ class GpuPool:
     gpu_count: int
     free_gpu_count: int
     mps_per_gpu: int | None = None
+    shards_per_gpu: int | None = None
     feature: str | None = None
     exact_feature: str | None = None
     share_feature: str | None = None
+    request_type: str | None = None
     partitions: tuple[str, ...] = ()
     node_features: tuple[tuple[str, ...], ...] = ()
     node_kinds: tuple[NodeKind, ...] = ()
     free_share_percent: int | None = None
     billing_weight: float | None = None
     node_gpu_counts: tuple[int, ...] = ()
+    node_names: tuple[str, ...] = ()
     limited_by: LimitedBy = "cap"
     why_no_wall: str = ""
+
+    @property
+    def requestable_type(self) -> str:
+        """Return what a job names to get one of these GPUs; empty where no name leads here."""
+        return self.site_type if self.request_type is None else self.request_type
 
     @property
     def holding_feature(self) -> str | None:
@@ -227,10 +241,7 @@ class Cluster:
     recent_jobs: tuple[Mapping[str, float], ...] = ()
 
     def within(
-        self,
-        partitions: tuple[str, ...],
-        scopes: tuple[str, ...] = (),
-        node_features: tuple[tuple[str, ...], ...] = (),
+        self, partitions: tuple[str, ...], scopes: tuple[str, ...] = (), node_features: tuple[tuple[str, ...], ...] = ()
     ) -> Cluster:
         """Return the cluster as a job sees it that may run in *partitions*, and in *scopes* of other kinds.
 

@@ -40,6 +40,7 @@ class SharingRules:
         across_users: Whether one MPS daemon serves several users' jobs, which can then end each other by a fatal fault.
         keep_apart: Whether a new share is kept off nodes where it or a job there would become slower than accepted.
         rescue: Whether a job whose share's memory was too small runs again, once, with a whole GPU.
+        typed_slices: Whether a job that names a GPU type may get a slice (MIG) of such a GPU, unless its user forbids.
     """
 
     enabled: bool = True
@@ -52,6 +53,7 @@ class SharingRules:
     across_users: bool = False
     keep_apart: bool = True
     rescue: bool = True
+    typed_slices: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,8 @@ class Decision:
         need: What was predicted on the GPU that the decision rests on.
         final: No later policy is asked.
         step_times_s: Of a job that may choose among GPU types, how long a step takes on each (`Cluster.recent_jobs`).
+        if_shared: The share that would have been enough, with its price beside average partners, where none of the
+            job's GPUs can be shared today.
     """
 
     code: Code
@@ -190,6 +194,7 @@ class Decision:
     need: GpuNeed | None = None
     final: bool = False
     step_times_s: Mapping[str, float] = field(default_factory=dict)
+    if_shared: Price | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

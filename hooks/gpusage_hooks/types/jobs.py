@@ -156,6 +156,13 @@ class PastJob:
         gpu_type: The site's name of the type on which it ran, ``None`` where it is not known.
         model: As its user named it, with options: ``resnet50.onnx,batch=64``.
         time_limit_s: ``None`` where it had none.
+        started_at_s: Seconds since 1970; ``None`` where it is not known.
+        outcome: As in `Usage`.
+        partition: Where it ran, by the manager's own name; empty if unknown.
+        node: The first of its nodes; empty if unknown.
+        memory_bytes: The most GPU memory that the manager's own accounting saw its processes hold at a time, or more.
+        peak_utilization: The most that it saw its kernels run of the time, 0 to 1, or more.
+        left_out: Why a row of the accounting is no job that ran on GPUs, for people; it has no other figures then.
     """
 
     job_id: str
@@ -166,6 +173,13 @@ class PastJob:
     gpu_type: str | None = None
     model: str | None = None
     time_limit_s: float | None = None
+    started_at_s: float | None = None
+    outcome: Outcome = "unknown"
+    partition: str = ""
+    node: str = ""
+    memory_bytes: int | None = None
+    peak_utilization: float | None = None
+    left_out: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +286,8 @@ class AnnotatedJob:
         mark: The annotation as the manager keeps it, with what others wrote beside it; empty where there is none.
         waits_for: Why it waits, in the manager's own word; empty where it does not.
         stuck: Why it seems that it can never start as it is, one clause; empty where it can.
+        needs_whole_gpu: Whether it is stuck in a way that a whole GPU alone mends.
+        scopes: What it waits under, as in `GpuRequest.scopes`: an administrator may have moved it.
         nodes: Where it runs, by the manager's own names; none where it does not, or that is not known.
     """
 
@@ -282,6 +298,8 @@ class AnnotatedJob:
     mark: str = ""
     waits_for: str = ""
     stuck: str = ""
+    needs_whole_gpu: bool = False
+    scopes: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
 
 

@@ -158,6 +158,8 @@ class Workload:
         slowdown: The step time on a share against that on the whole GPU that the user accepts, at least 1; ``None``
             means the site's.
         forbidden_gpus: GPU types that the job must not get, by names of the catalogue or of the site.
+        slices: Whether the job may get a slice (MIG) of the GPU type that it names, or, if false, no slice at all;
+            ``None`` means as the site says.
         alone: What an earlier run alone on a whole GPU showed; its GPU may still be by any of its names.
     """
 
@@ -170,6 +172,7 @@ class Workload:
     slo: Slo | None = None
     slowdown: float | None = None
     forbidden_gpus: tuple[str, ...] = ()
+    slices: bool | None = None
     alone: SoloRun = SoloRun()
     accumulate: int = 1
     trainable: float = 1.0

@@ -39,8 +39,8 @@ COLUMNS = (
 
 
 def plan(  # noqa: PLR0913 - an option each
-    jobs_file: Path,
-    cluster_file: Path,
+    jobs_file: Path | None,
+    cluster_file: Path | None,
     output: Path | None,
     limit_s: float,
     time_limit_s: float | None,
@@ -49,6 +49,11 @@ def plan(  # noqa: PLR0913 - an option each
     as_json: bool,
 ) -> None:
     """Plan which nodes are active, and which jobs have their GPUs, and when."""
+    if click.get_current_context().invoked_subcommand:
+        return
+    if jobs_file is None or cluster_file is None:
+        message = "Options --jobs and --cluster must be given; got one or none of them. Name both files."
+        raise click.UsageError(message)
     groups = read_nodes(cluster_file)
     jobs = planned(read_lines(jobs_file), groups, advisor(), jobs_file.parent)
     from gpusage_planning.capacity.decision import decide  # the extra [plan]

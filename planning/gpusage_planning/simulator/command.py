@@ -48,7 +48,7 @@ def compare(
     **how: Any,  # click's
 ) -> None:
     """Simulate each policy in each order on the same jobs, and show the figures side by side."""
-    source, orders = _source(how), _orders(how)
+    source, orders = source_of(how), _orders(how)
     _require_used(how, {one.name for one in orders})
     named = dict.fromkeys(_policies(policies, orders))
     chosen = [(policy, order) for policy in named for order in orders or (None,)]
@@ -56,7 +56,7 @@ def compare(
     seeds = range(seed, seed + how["repetitions"])
     tasks = [Task(source, policy, each, order) for each in seeds for policy, order in chosen]
 
-    with _progress(len(first.jobs) * len(tasks)) as progress:
+    with progress_bar(len(first.jobs) * len(tasks)) as progress:
         results = _results(tasks, how["workers"], how["dask_address"], progress)
     rows = sweep.repeated(len(chosen), results)
     lines = [*notes(source, seed), *order_notes(orders), *_repetitions(rows)]
@@ -127,7 +127,8 @@ def _policies(policies: Sequence[str], orders: Sequence[OrderSettings]) -> Seque
     return policies or [name for name in USUAL if name not in PACKING]
 
 
-def _source(how: Mapping[str, Any]) -> Source:
+def source_of(how: Mapping[str, Any]) -> Source:
+    """Return where jobs and GPUs come from, by the options *how*."""
     sources = {"--jobs": how["jobs_file"], "--last-month": how["last_month"] or None, "--generate": how["generate"]}
     named = [name for name, value in sources.items() if value is not None]
     if len(named) > 1:
@@ -194,11 +195,11 @@ def _repetitions(rows: Sequence[Repeated]) -> Iterator[str]:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the number of ended jobs and shows it as a bar, if this is a terminal."""
+def progress_bar(total: int, what: str = "jobs") -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the number of *what* is done and shows it as a bar, if this is a terminal."""
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
-        task = bars.add_task("jobs", total=total)
+        task = bars.add_task(what, total=total)
         yield lambda ended: bars.update(task, completed=ended)
 
 

@@ -10,15 +10,18 @@ Invariants, which tests/properties hold:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Any
 
-from gpusage_planning.simulator.contract import JobRequest, Jobs, Policy, Stage, Truth
-from gpusage_planning.simulator.fleet import Fleet, earliest
+import numpy as np
+
+from gpusage_planning.simulator.contract import FloatArray, JobRequest, Jobs, Policy, Stage, Truth
+from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.gpus import Gpus, Run, Runs, Way
+from gpusage_planning.simulator.reservation import Reservation, reserve, start_s
 from gpusage_planning.simulator.result import Result
 from gpusage_planning.simulator.roles import Roles
-from gpusage_planning.simulator.waiting import Passes, Scheduling, Waiting
+from gpusage_planning.simulator.waiting import Entry, Passes, Scheduling, Waiting
 
 OUT_OF_MEMORY_S = 30.0
 """From the start of a job that has too little memory to its end: it allocates most of it in its first steps."""
@@ -59,7 +62,8 @@ class Engine:
 
     Attributes:
         waiting: `gpusage_planning.simulator.rounds` has others.
-        oldest: The first job that waits and its role, if GPUs are held for it.
+        reservation: Of the first job that waits; ``None`` where none is looked after.
+        changed: GPUs on which there may be room for jobs that had none at the last look.
     """
 
     def __init__(self, jobs: Jobs, fleet: Fleet, policy: Policy, truth: Truth, progress: Callable[[int], None]) -> None:
@@ -71,9 +75,13 @@ class Engine:
         self.result = Result(policy.name, jobs)
         self.backfill = policy.backfill
         self.passes: Passes | None = None
-        self.oldest: tuple[int, int] | None = None
-        self.until_s = 0.0
-        self.freed: list[int] = []
+        self.reservation: Reservation | None = None
+        self.changed: set[int] = set()
+        self.fresh: set[int] = set()
+        self.first = -1
+        self.limits_s: list[float] = jobs.limit_s.tolist()
+        self.due_s = [0.0] * len(jobs)
+        self.rooms: dict[int, tuple[FloatArray, set[int]]] = {}
         self.missed: set[int] = set()
         self.ended = 0
 
@@ -91,16 +99,16 @@ class Engine:
         return self.result
 
     def _arrive(self, arrivals: Sequence[int], now_s: float) -> None:
-        kind, count, fresh = self.jobs.kind, self.jobs.gpu_count, set()
+        kind, count = self.jobs.kind, self.jobs.gpu_count
         for job in arrivals:
             # Where a job ran out of memory beside others, the next ones of its kind have a whole GPU from the start.
             stage: Stage = "rescued" if int(kind[job]) in self.missed else "first"
             ask = JobRequest(int(kind[job]), int(count[job]), stage)
             role = self.roles.number(self.policy.arriving(ask, self.gpus.free_count))
-            if self.waiting.add(role, job):
-                fresh.add(role)
+            self.waiting.add(role, job)
+            self.fresh.add(role)
 
-        self._start_where_possible(fresh, now_s)
+        self._start_where_possible(now_s)
 
     def _end_until(self, before_s: float) -> None:
         while (event := self._next_end(before_s)) is not None:
@@ -108,22 +116,23 @@ class Engine:
             if run.way == "start":
                 self._begin(job, run.role, run.gpus, now_s)
                 continue
-            self._expect_empty(run.gpus)
-            fresh = set() if run.way == "work" else {self._send_back(job, run, now_s)}
+            self._expect(run.gpus)
+            self.changed.update(run.gpus)
             if run.way == "work":
                 self._finish(job, run, now_s)
-            # With passes, jobs start when the manager looks at its queue; without, the free GPU is offered at once.
-            if self.passes is None:
-                self._refill(run.gpus, now_s)
-            if fresh or self.passes is not None:
-                self._start_where_possible(fresh, now_s)
+            else:
+                self.fresh.add(self._send_back(job, run, now_s))
+            # Of jobs that end at one moment, all are gone before the next ones start.
+            if not self.runs.has_end_at(now_s):
+                self._start_where_possible(now_s)
 
-    def _expect_empty(self, gpus: Iterable[int]) -> None:
-        """Correct when GPUs are expected to be empty, of those that are."""
+    def _expect(self, gpus: Iterable[int]) -> None:
+        """Work out when GPUs are expected to be empty, after somebody came or went."""
         for gpu in gpus:
-            # Jobs that end before their limit leave a GPU that backfill still counts as busy.
-            if not self.gpus.here[gpu]:
-                self.gpus.empty_at_s[gpu] = 0.0
+            # By time limits: jobs that end before theirs leave a GPU that backfill counted as busy.
+            self.gpus.empty_at_s[gpu] = max((self.due_s[job] for job in self.gpus.jobs[gpu]), default=0.0)
+            for _, stale in self.rooms.values():
+                stale.add(gpu)
 
     def _next_end(self, before_s: float) -> tuple[float, int, Run] | None:
         if self.passes is None:
@@ -162,33 +171,122 @@ class Engine:
 
         return role
 
-    def _start_where_possible(self, fresh: set[int], now_s: float) -> None:
-        """Start jobs of the roles *fresh*, of which none could be tried before."""
+    def _start_where_possible(self, now_s: float) -> None:
+        """Start jobs as the manager's queue has it: the first ones first, then others that do not delay the next."""
         if self.passes is not None:
             self.passes.in_order(now_s, self._place)
             return
-        if self.backfill == "none":
-            self._start_in_order(now_s)
-            return
 
-        # Jobs of one role are alike: if the first has no room, the others have none either.
-        while fresh := {role for role in fresh if role in self.waiting}:
-            role = min(fresh, key=self._queue_order)
-            if not self._place(role, now_s):
-                fresh.discard(role)
+        self._release()
+        while self.backfill != "any" and self.waiting:
+            role = self.waiting.first()[1]
+            # Without backfill, nobody has tried it before.
+            if not ((self.backfill == "none" or self._may_fit(role)) and self._place(role, now_s)):
+                break
+        if self.backfill != "none" and self.waiting:
+            self._backfill(now_s)
+        self.fresh.clear()
+        self.changed = {*self.gpus.reserved}
 
-        self._reserve(now_s)
-        if self.freed:
-            self._refill((), now_s)
+    def _may_fit(self, role: int, gpu_type: int | None = None) -> bool:
+        """Return whether *role* may have room now, where it had none when it was tried last."""
+        types = self.roles.demands[role].types if gpu_type is None else (gpu_type,)
+        if self.roles.counts[role] > 1:
+            return any(self.gpus.fits(one, role) for one in types)
+        if role in self.fresh:
+            return True
+        type_of, here, cost = self.gpus.type_of, self.gpus.here, self.roles.cost
+        return any(type_of[gpu] in types and cost(type_of[gpu], here[gpu], role) is not None for gpu in self.changed)
 
-    def _queue_order(self, role: int) -> tuple[float, Any]:
-        return self.roles.rank(role, self.roles.demands[role].types[0]), self.waiting.entry(role)
+    def _backfill(self, now_s: float) -> None:
+        """Backfill: start jobs, in their order, of which none delays the first one."""
+        roles, waiting = self.roles, self.waiting
+        first = None if self.backfill == "any" else waiting.first()[1]
+        turns = [
+            (roles.rank(role, gpu_type), entry, place, role)
+            for role, entry in waiting.heads()
+            if role != first
+            for place, gpu_type in enumerate(roles.demands[role].types)
+            if self._may_fit(role, gpu_type)
+        ]
+        if turns or any(self.gpus.free_count):
+            self._reserve(first, now_s)
 
-    def _start_in_order(self, now_s: float) -> None:
-        while self.waiting:
-            _, role = self.waiting.first()
-            if not self._place(role, now_s):
-                return
+        # Of jobs of one role that may stay, the second has no room where the first has none; but it may be shorter.
+        only_short: set[tuple[int, int]] = set()
+        heapify(turns)
+        while turns:
+            rank, entry, place, role = heappop(turns)
+            gpu_type = roles.demands[role].types[place]
+            within_s = self._within_s(role, gpu_type, now_s)
+            if waiting.contains(role, entry):
+                is_short = self.limits_s[entry[1]] <= within_s
+                if self._backfill_job(role, entry, gpu_type, now_s, is_short=is_short):
+                    self._reserve(first, now_s)
+                    within_s = self._within_s(role, gpu_type, now_s)
+                elif is_short or within_s <= 0:
+                    continue
+                else:
+                    only_short.add((role, place))
+            limit_s = within_s if (role, place) in only_short else inf
+            if (following := waiting.first_within(role, limit_s, self.limits_s)) is not None:
+                heappush(turns, (rank, following, place, role))
+
+    def _reserve(self, first: int | None, now_s: float) -> None:
+        """Keep what the first job that waits needs, by its role; nothing where there is none."""
+        self._release()
+        if first is not None:
+            demand, room_at_s = self.roles.demands[first], self._room_at_s(first)
+            held = reserve(room_at_s, self.fleet, demand.types, self.roles.counts[first], now_s)
+            self.reservation, self.first = held, first
+            self.gpus.reserve(held.gpus)
+
+    def _release(self) -> None:
+        self.reservation = None
+        self.gpus.release()
+
+    def _within_s(self, role: int, gpu_type: int, now_s: float) -> float:
+        """Return the longest time limit with which a job of *role* may use GPUs of a type that are held; 0 for none."""
+        held = self.reservation
+        if held is None or held.gpu_type != gpu_type:
+            return 0.0
+        if profiling_s := self.roles.demands[role].profiling_s:
+            return inf if profiling_s <= held.until_s - now_s else 0.0
+        return (held.until_s - now_s) * self.roles.speed(role, gpu_type)
+
+    def _backfill_job(self, role: int, entry: Entry, gpu_type: int, now_s: float, *, is_short: bool) -> bool:
+        """Start a job on GPUs of a type unless that delays the first job; return whether it did."""
+        held, gpus = self.reservation, self.gpus
+        if is_short:
+            gpus.release()
+        allocated = self._allocate(role, gpu_type)
+        if held is not None and held.gpu_type == gpu_type and not is_short:
+            # A job on several nodes may take more than the first one can spare, though on each node it does not.
+            if len(allocated) > self.fleet.types[gpu_type].node_gpu_count:
+                room_at_s = self._room_at_s(self.first).copy()
+                room_at_s[[*allocated]] = inf
+                if start_s(room_at_s, self.fleet, gpu_type, self.roles.counts[self.first]) > held.until_s:
+                    gpus.give_back(allocated)
+                    allocated = ()
+            allocated = allocated or self._shared_gpu(role, gpu_type, held)
+
+        if allocated:
+            self.waiting.remove(role, entry)
+            self._start_job(entry[1], role, allocated, now_s)
+        elif is_short and held is not None:
+            gpus.reserve(held.gpus)
+        return bool(allocated)
+
+    def _shared_gpu(self, role: int, gpu_type: int, held: Reservation) -> Sequence[int]:
+        """Return a GPU that is held on which the first job has room beside a job of *role*; none where it has not."""
+        here, cost = self.gpus.here, self.roles.cost
+        for gpu in held.gpus:
+            if self.roles.counts[role] > 1 or cost(gpu_type, here[gpu], role) is None:
+                continue
+            stay = [self.runs.role(job) for job in self.gpus.jobs[gpu] if self.due_s[job] > held.until_s]
+            if cost(gpu_type, tuple(sorted((*stay, role))), self.first) is not None:
+                return (gpu,)
+        return ()
 
     def _place(self, role: int, now_s: float) -> bool:
         """Start the oldest job of *role* if there is room for it; return whether there was."""
@@ -196,7 +294,7 @@ class Engine:
             if gpus := self._allocate(role, gpu_type):
                 self._start(role, gpus, now_s)
                 return True
-        return self.roles.counts[role] == 1 and self._place_for_a_while(role, now_s)
+        return self.passes is not None and self.roles.counts[role] == 1 and self._place_for_a_while(role, now_s)
 
     def _allocate(self, role: int, gpu_type: int) -> Sequence[int]:
         """Return the GPUs of a type on which a job of *role* is to start; none where there is no room."""
@@ -206,88 +304,33 @@ class Engine:
         return self.gpus.allocate(gpu_type, role) if self.gpus.fits(gpu_type, role) else ()
 
     def _place_for_a_while(self, role: int, now_s: float) -> bool:
-        """Start a job on a reserved GPU where it will be gone in time."""
+        """Start a job on a GPU that a pass holds, where it will be gone in time."""
         for gpu in self.gpus.reserved:
-            here = self.gpus.here[gpu]
-            if self.roles.cost(self.gpus.type_of[gpu], here, role) is not None and self._ends_in_time(role, gpu, now_s):
+            gpu_type, expected_s = self.gpus.type_of[gpu], self._expected_s(self.waiting.head(role), role, gpu)
+            has_room = self.roles.cost(gpu_type, self.gpus.here[gpu], role) is not None
+            if has_room and self.passes is not None and now_s + expected_s <= self.passes.until_s:
                 self._start(role, (gpu,), now_s)
                 return True
         return False
 
-    def _refill(self, gpus: Iterable[int], now_s: float) -> None:
-        """Let jobs that wait onto *gpus*, from which one has gone, and onto those that are held no more."""
-        if self.backfill == "none":
-            self._start_in_order(now_s)
-            return
+    def _room_at_s(self, role: int) -> FloatArray:
+        """Return when each GPU is expected to have room for a job of *role*, by time limits."""
+        if self.roles.demands[role].alone or self.roles.counts[role] > 1:
+            return self.gpus.empty_at_s
 
-        todo = [*gpus, *self.freed]
-        self.freed.clear()
-        while todo and self.waiting:
-            gpu = todo.pop()
-            self._start_oldest(gpu, now_s)
-            # One GPU may take several jobs, so it is offered until nobody fits.
-            while (role := self._next_for(gpu, now_s)) is not None:
-                is_single = self.roles.counts[role] == 1
-                self._start(role, (gpu,) if is_single else self.gpus.allocate(self.gpus.type_of[gpu], role), now_s)
-            self._reserve(now_s)
-            todo += self.freed
-            self.freed.clear()
-
-    def _reserve(self, now_s: float) -> None:
-        """Hold the GPUs that will be empty first for the oldest job that waits, so that nobody delays it for ever."""
-        if self.oldest is not None or not self.waiting or self.backfill != "reserve":
-            return
-
-        self.oldest = self.waiting.first()
-        role = self.oldest[1]
-        types, count = self.roles.demands[role].types, self.roles.counts[role]
-        # EASY backfill: GPUs are held for the oldest job alone, those that time limits say will be empty first.
-        held, at_s = earliest(self.gpus.empty_at_s, self.fleet, types, count)
-        self.until_s = max(at_s, now_s)
-        self.gpus.reserve(held)
-
-    def _start_oldest(self, gpu: int, now_s: float) -> None:
-        """Start the job for which GPUs are held, once they and others that are free are enough."""
-        if self.oldest is None:
-            return
-
-        role, gpus = self.oldest[1], self.gpus
-        gpu_type, count = gpus.type_of[gpu], self.roles.asks[role].gpu_count
-        if count == 1:
-            if gpu in gpus.reserved and self.roles.cost(gpu_type, gpus.here[gpu], role) is not None:
-                self._start(role, (gpu,), now_s)
-            return
-        if allocated := gpus.allocate_reserved(gpu_type):
-            self._start(role, allocated, now_s)
-
-    def _next_for(self, gpu: int, now_s: float) -> int | None:
-        """Return the role whose turn it is on *gpu*, of those that fit there."""
-        roles, gpu_type, here = self.roles, self.gpus.type_of[gpu], self.gpus.here[gpu]
-        if roles.is_closed(here):
-            return None
-
-        is_held = gpu in self.gpus.reserved
-        costs, counts, rank = roles.costs(gpu_type, here), roles.counts, roles.rank
-        best: tuple[float, Any, int] | None = None
-        for role, entry in self.waiting.heads():
-            # Not `Roles.cost`: this runs for each kind that waits, at each end of a job.
-            cost = costs[role] if role in costs else roles.ask_cost(gpu_type, here, role)
-            if cost is None or (counts[role] > 1 and (is_held or not self.gpus.fits(gpu_type, role))):
-                continue
-            turn = (rank(role, gpu_type), entry, role)
-            if (best is None or turn < best) and self._may_stand(role, gpu, now_s):
-                best = turn
-
-        return None if best is None else best[2]
-
-    def _may_stand(self, role: int, gpu: int, now_s: float) -> bool:
-        """Return whether *gpu* is not held for another, or the oldest job of *role* is gone from it in time."""
-        return gpu not in self.gpus.reserved or self._ends_in_time(role, gpu, now_s)
-
-    def _ends_in_time(self, role: int, gpu: int, now_s: float) -> bool:
-        """Return whether the oldest job of *role* is gone from *gpu* when that is needed."""
-        until_s = self.until_s if self.passes is None else self.passes.until_s
-        return now_s + self._expected_s(self.waiting.head(role), role, gpu) <= until_s
+        if role not in self.rooms:
+            self.rooms[role] = np.zeros(self.fleet.gpu_count), {*range(self.fleet.gpu_count)}
+        room_at_s, stale = self.rooms[role]
+        for gpu in stale:
+            gpu_type, here, at_s = self.gpus.type_of[gpu], self.gpus.here[gpu], 0.0
+            for due_s, gone in sorted((self.due_s[job], self.runs.role(job)) for job in self.gpus.jobs[gpu]):
+                if self.roles.cost(gpu_type, here, role) is not None:
+                    break
+                at_s, place = due_s, here.index(gone)
+                here = here[:place] + here[place + 1 :]
+            room_at_s[gpu] = at_s
+        stale.clear()
+        return room_at_s
 
     def _expected_s(self, job: int, role: int, gpu: int) -> float:
         """Return how long *job* would stay on *gpu*, by its time limit."""
@@ -301,7 +344,7 @@ class Engine:
     def _start_job(self, job: int, role: int, gpus: Sequence[int], now_s: float) -> None:
         """Start *job*, which waits no more."""
         first = gpus[0]
-        expected_at_s = now_s + self._expected_s(job, role, first)
+        self.due_s[job] = now_s + self._expected_s(job, role, first)
         self.result.start(job, first, self.roles.demands[role], now_s)
         launch_s = self._launch_s(job)
         if launch_s is None:
@@ -309,16 +352,7 @@ class Engine:
         else:
             self.runs.begin(job, Run(role, gpus, "start", launch_s, now_s), now_s)
 
-        for gpu in gpus:
-            self.gpus.empty_at_s[gpu] = max(self.gpus.empty_at_s[gpu], expected_at_s)
-        if self.oldest is not None and self.oldest[0] == job:
-            self._release()
-
-    def _release(self) -> None:
-        """Hold GPUs for nobody; those that were held are offered to all that wait."""
-        self.freed += sorted(self.gpus.reserved)
-        self.gpus.release()
-        self.oldest = None
+        self._expect(gpus)
 
     def _launch_s(self, _: int) -> float | None:
         """Return for how long a job has its GPUs before its work begins; ``None`` where it begins at once."""

@@ -9,20 +9,15 @@ Invariants of jobs on nodes:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import gcd, inf
 
-import numpy as np
-import numpy.typing as npt
-
 from gpusage.devices.catalogue import Catalogue
+from gpusage.policies.candidates import shared_pool
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, Gpu
-
-SHARES = 100
-"""Of a GPU, as the documentation for sites has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +118,14 @@ def with_nodes(fleet: Fleet, usual: int | None = None) -> Fleet:
 def as_if_installed(cluster: Cluster, catalogue: Catalogue) -> tuple[Cluster, tuple[str, ...]]:
     """Return *cluster* as a site that installs gpusage has it, and the types that it does not divide today.
 
-    Each of its GPUs of a known type counts `SHARES`, and a feature holds a job to the type. Slices stay as they are.
+    Each of its GPUs of a known type is divided, and a feature holds a job to the type. Slices stay as they are.
     Partitions are left out: no job of a trace names one.
     """
     pools, undivided = [], []
     for pool in cluster.pools:
         everywhere = replace(pool, partitions=(), node_kinds=())
         if pool.mps_per_gpu is None and pool.gpu is not None and catalogue.find(pool.gpu).parent_gpu is None:
-            feature = pool.exact_feature or pool.feature or pool.site_type
-            everywhere = replace(everywhere, mps_per_gpu=SHARES, feature=feature, exact_feature=feature)
+            everywhere = shared_pool(everywhere)
             undivided.append(pool.site_type)
         pools.append(everywhere)
 
@@ -244,46 +238,3 @@ class Nodes:
             if (after, node) not in self._listed_nodes:
                 self._listed_nodes.add((after, node))
                 heappush(self._nodes.setdefault(after, []), node)
-
-
-Moments = npt.NDArray[np.float64]
-
-
-def earliest(empty_at_s: Moments, fleet: Fleet, types: Sequence[int], count: int) -> tuple[list[int], float]:
-    """Return *count* GPUs of one of *types* that will be empty first, and when they all are.
-
-    They stand on as few nodes as can be, unless jobs are spread.
-
-    Args:
-        empty_at_s: When each GPU of the fleet is expected to be empty.
-        fleet: One of *types* has so many GPUs.
-        types: Of GPUs; the first one among equals is taken.
-        count: At least 1.
-    """
-    choices = []
-    for place, gpu_type in enumerate(types):
-        start, one = fleet.starts[gpu_type], fleet.types[gpu_type]
-        if one.gpu_count >= count:
-            own = empty_at_s[start : start + one.gpu_count]
-            first = _packed_gpus(own.reshape(-1, one.gpu_count if fleet.spreads_jobs else one.node_gpu_count), count)
-            choices.append((float(own[first].max()), place, [start + gpu for gpu in first]))
-
-    at_s, _, gpus = min(choices)
-    return gpus, at_s
-
-
-def _packed_gpus(by_node: Moments, count: int) -> list[int]:
-    """Return *count* GPUs by number: the whole nodes that will be empty first, and the rest on one more."""
-    per_node = by_node.shape[1]
-    whole, rest = divmod(count, per_node)
-    nodes = np.argsort(by_node.max(axis=1), kind="stable")[:whole]
-    gpus = [int(node) * per_node + gpu for node in nodes for gpu in range(per_node)]
-    if rest:
-        at_s = np.partition(by_node, rest - 1, axis=1)[:, rest - 1]
-        at_s[nodes] = np.inf
-        node = int(at_s.argmin())
-        own = by_node[node]
-        first = [int(own.argmin())] if rest == 1 else np.argpartition(own, rest - 1)[:rest].tolist()
-        gpus += [node * per_node + gpu for gpu in first]
-
-    return gpus

@@ -2,13 +2,14 @@
 
 Invariants:
 
-1. An empty GPU that is not reserved is in its type's `Nodes`; one with room beside others is in the heap of its type
-   and its set, and what else is in that heap is skipped.
+1. An empty GPU that is not reserved is in its type's `Nodes`; one with room beside others is in the list of its type
+   and its set, in the order of numbers.
 2. A reserved GPU is given out by the engine alone.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Literal
@@ -59,7 +60,7 @@ class Gpus:
             Nodes(start, one.gpu_count, one.node_gpu_count, spreads=fleet.spreads_jobs)
             for start, one in zip(fleet.starts, fleet.types, strict=True)
         ]
-        self._in_use = [[0] * (one.gpu_count // one.node_gpu_count) for one in fleet.types]
+        self._in_use = [[0] * max(one.gpu_count // one.node_gpu_count, 1) for one in fleet.types]
         self._per_node = [one.gpus_per_node for one in fleet.types]
         self._stranded = 0
         self._empty = sum(one.gpu_count for one in fleet.types if one.gpus_per_node)
@@ -72,26 +73,17 @@ class Gpus:
 
     def cheapest(self, gpu_type: int, role: int) -> int | None:
         """Return the GPU of a type on which *role* costs least, the first among equals; ``None`` where none is."""
-        heaps, roles = self._open[gpu_type], self._roles
+        roles = self._roles
         best: tuple[float, int] | None = None
         cost = roles.cost(gpu_type, EMPTY, role)
         if cost is not None and (empty := self.nodes[gpu_type].first()) is not None:
             best = (cost, empty)
 
-        gone = []
-        for here, heap in heaps.items():
+        for here, gpus in self._open[gpu_type].items():
             costs = roles.costs(gpu_type, here)
             cost = costs[role] if role in costs else roles.ask_cost(gpu_type, here, role)
-            if cost is None or (best is not None and cost > best[0]):
-                continue
-            gpu = self._first(heap, here)
-            if gpu is None:
-                gone.append(here)
-            elif best is None or (cost, gpu) < best:
-                best = (cost, gpu)
-        # Or sets of jobs that never come again would pile up.
-        for here in gone:
-            del heaps[here]
+            if cost is not None and (best is None or (cost, gpus[0]) < best):
+                best = (cost, gpus[0])
         return None if best is None else best[1]
 
     def fits(self, gpu_type: int, role: int) -> bool:
@@ -102,32 +94,17 @@ class Gpus:
         """Take the GPUs for *role*, which fits, to move onto them."""
         return self.nodes[gpu_type].allocate(self._roles.counts[role])
 
-    def allocate_reserved(self, gpu_type: int) -> list[int]:
-        """Take as many empty GPUs on each node as are reserved there, those first; none where that is not possible.
-
-        Where jobs are spread, all nodes count as one.
-        """
-        spread = self._spreads
-        nodes, by_node = self.nodes[gpu_type], dict[int, list[int]]()
-
-        for gpu in sorted(gpu for gpu in self.reserved if self.type_of[gpu] == gpu_type):
-            by_node.setdefault(0 if spread else nodes.node(gpu), []).append(gpu)
-        empty = {node: [gpu for gpu in gpus if not self.here[gpu]] for node, gpus in by_node.items()}
-        free = {node: self.free_count[gpu_type] if spread else nodes.empty_count(node) for node in by_node}
-        missing = {node: len(gpus) - len(empty[node]) for node, gpus in by_node.items()}
-        if not any(empty.values()) or any(missing[node] > free[node] for node in by_node):
-            return []
-
-        return [
-            gpu
-            for node, count in missing.items()
-            for gpu in (*empty[node], *(nodes.allocate(count) if spread else nodes.allocate_on(node, count)))
-        ]
+    def give_back(self, gpus: Iterable[int]) -> None:
+        """Let *gpus* be empty again, which were taken and not moved onto."""
+        for gpu in gpus:
+            self._offer(gpu)
 
     def move(self, gpu: int, here: GpuSet, now_s: float) -> None:
         """Let the set *here* stand on *gpu* from now on."""
         before, gpu_type = self.here[gpu], self.type_of[gpu]
         self._count(gpu, now_s)
+        if gpu not in self.reserved:
+            self._withdraw(gpu)
         self.here[gpu] = here
         if bool(here) != bool(before):
             self._count_stranded(gpu_type, self.nodes[gpu_type].node(gpu), 1 if here else -1, now_s)
@@ -135,16 +112,14 @@ class Gpus:
             return
 
         self.free_count[gpu_type] += (not here) - (not before)
-        if here:
-            self.nodes[gpu_type].remove(gpu)
         self._offer(gpu)
 
     def reserve(self, gpus: Iterable[int]) -> None:
         """Hold *gpus*, which nothing is reserved of yet."""
         for gpu in gpus:
-            self.reserved.add(gpu)
             self.free_count[self.type_of[gpu]] -= not self.here[gpu]
-            self.nodes[self.type_of[gpu]].remove(gpu)
+            self._withdraw(gpu)
+            self.reserved.add(gpu)
 
     def release(self) -> None:
         """Let all reserved GPUs go."""
@@ -187,19 +162,21 @@ class Gpus:
         here = self.here[gpu]
         if not here:
             self.nodes[self.type_of[gpu]].add(gpu)
-            return
-        if self._roles.is_closed(here):
-            return
-        heappush(self._open[self.type_of[gpu]].setdefault(here, []), gpu)
+        elif not self._roles.is_closed(here):
+            insort(self._open[self.type_of[gpu]].setdefault(here, []), gpu)
 
-    def _first(self, heap: list[int], here: GpuSet) -> int | None:
-        """Return the first GPU of *heap* on which the set *here* still stands."""
-        while heap:
-            gpu = heap[0]
-            if self.here[gpu] == here and gpu not in self.reserved:
-                return gpu
-            heappop(heap)
-        return None
+    def _withdraw(self, gpu: int) -> None:
+        """Offer *gpu* no more."""
+        here, gpu_type = self.here[gpu], self.type_of[gpu]
+        if not here:
+            self.nodes[gpu_type].remove(gpu)
+            return
+
+        if (gpus := self._open[gpu_type].get(here)) is not None:
+            del gpus[bisect_left(gpus, gpu)]
+            # Or sets of jobs that never come again would pile up.
+            if not gpus:
+                del self._open[gpu_type][here]
 
 
 class Run:
@@ -244,6 +221,17 @@ class Runs:
                 return now_s, job, run
 
         return None
+
+    def has_end_at(self, now_s: float) -> bool:
+        """Return whether another job ends at *now_s*."""
+        ends = self._ends
+        while ends and ((run := self._runs.get(ends[0][1])) is None or run.version != ends[0][2]):
+            heappop(ends)
+        return bool(ends) and ends[0][0] <= now_s
+
+    def role(self, job: int) -> int:
+        """Return the role of *job*, which is on GPUs."""
+        return self._runs[job].role
 
     def suspend(self, job: int, now_s: float) -> Run:
         """Take *job* off its GPUs before its end; its run has what is left."""

@@ -8,13 +8,7 @@ from math import inf, log
 import numpy as np
 
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_planning.simulator.contract import (
-    Backfill,
-    FloatArray,
-    IntArray,
-    Jobs,
-    QueuedJob,
-)
+from gpusage_planning.simulator.contract import Backfill, FloatArray, IntArray, Jobs, QueuedJob
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.gpus import Run, Runs
 from gpusage_planning.simulator.roles import Roles

@@ -11,9 +11,9 @@ from gpusage.cli import tables
 from gpusage.reports.pages import bars, html
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 from gpusage_planning.capacity.problem import LONGEST_DAYS
-from gpusage_planning.simulator.fleet import SHARES
 from gpusage_planning.simulator.formats import OWN
 from gpusage_planning.simulator.result import Figures, Result
+from gpusage_planning.simulator.scenario import Scenario
 from gpusage_planning.simulator.source import Files, Source, files_of, scenario
 from gpusage_planning.simulator.sweep import Repeated
 from gpusage_planning.simulator.truth import Measured
@@ -25,9 +25,21 @@ UNUSUAL_DAYS = 7
 def notes(source: Source, seed: int) -> Iterator[str]:
     """Yield what the figures of *source* rest on."""
     files, drawn = files_of(source), scenario(source, seed)
-    yield from _job_notes(source, files, seed)
+    yield from job_notes(source, files, seed)
     yield from _cluster_notes(source, files)
 
+    yield from model_notes(source, drawn)
+    if drawn.measured_pairs is not None:
+        yield _pairs_note(drawn.measured_pairs)
+
+    yield "What happens is predicted, with errors as large as the intervals; lab/docs/simulator.md has all assumptions."
+    unmeasured = [one.name for one in files.fleet.types if one.power_w is None]
+    if unmeasured:
+        yield f"No energy: the cluster file has no measured power_w and idle_power_w of {', '.join(unmeasured)}."
+
+
+def model_notes(source: Source, drawn: Scenario) -> Iterator[str]:
+    """Yield of which jobs the models are known."""
     if source.draws_models and (source.jobs_file or source.month):
         yield "Jobs without a model have one drawn by chance: one for each user, GPU type and number of GPUs."
     unreadable = [*drawn.models.unreadable.values()]
@@ -39,16 +51,10 @@ def notes(source: Source, seed: int) -> Iterator[str]:
         yield "Jobs without a model run alike on all GPU types and get what they ask for, as in production."
     if all(kind.model is None for kind in drawn.jobs.kinds):
         yield "No job has a model, so policies have nothing to decide; --draw-models draws models by chance."
-    if drawn.measured_pairs is not None:
-        yield _pairs_note(drawn.measured_pairs)
-
-    yield "What happens is predicted, with errors as large as the intervals; lab/docs/simulator.md has all assumptions."
-    unmeasured = [one.name for one in files.fleet.types if one.power_w is None]
-    if unmeasured:
-        yield f"No energy: the cluster file has no measured power_w and idle_power_w of {', '.join(unmeasured)}."
 
 
-def _job_notes(source: Source, files: Files, seed: int) -> Iterator[str]:
+def job_notes(source: Source, files: Files, seed: int) -> Iterator[str]:
+    """Yield where the jobs come from, and which of them are left out."""
     trace = files.trace
     if trace is None:
         yield f"The jobs are drawn by chance, seed {seed}; --jobs FILE takes your own."
@@ -74,7 +80,8 @@ def _cluster_notes(source: Source, files: Files) -> Iterator[str]:
     if source.gpus_per_node is not None and all(one.node_gpu_counts for one in files.fleet.types):
         yield "Option --gpus-per-node changes nothing: the cluster's file has the nodes of all types."
     if files.undivided:
-        yield f"GPUs of {', '.join(files.undivided)} are not divided today; here they are, into {SHARES} shares each."
+        yield f"GPUs of {', '.join(files.undivided)} are not divided today; here they are, into 100 shares each."
+        yield from files.fleet.cluster.notes
 
     for one in files.fleet.types:
         if len(one.node_gpu_counts) > 1:

@@ -8,7 +8,7 @@ schedulers choose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from math import ceil, floor, inf
@@ -225,11 +225,6 @@ class OrderedEngine(Engine):
         self.queue.stop(job)
         return super()._send_back(job, run, now_s)
 
-    def _reserve(self, now_s: float) -> None:
-        if self.oldest is not None and self.oldest != self.waiting.first():
-            self._release()
-        super()._reserve(now_s)
-
     def _start_job(self, job: int, role: int, gpus: Sequence[int], now_s: float) -> None:
         self.queue.start(job, self.gpus.type_of[gpus[0]])
         super()._start_job(job, role, gpus, now_s)
@@ -271,18 +266,15 @@ class PreemptiveEngine(OrderedEngine):
         for job, gpu_type in selection.started:
             role = self.queue.jobs[job].role
             if gpus := self._allocate(role, gpu_type):
-                self.pool.remove(job)
+                self.pool.drop(job)
                 self._start_job(job, role, gpus, now_s)
 
     def _suspend(self, job: int, now_s: float) -> None:
         run = self.runs.suspend(job, now_s)
         self.queue.suspend(job, run)
-        self._expect_empty(run.gpus)
+        self._expect(run.gpus)
         self.result.preemptions[job] += 1
         self.pool.add(run.role, job)
 
-    def _start_where_possible(self, _: set[int], now_s: float) -> None:
-        self.rounds.request(now_s)
-
-    def _refill(self, _: Iterable[int], now_s: float) -> None:
+    def _start_where_possible(self, now_s: float) -> None:
         self.rounds.request(now_s)

@@ -119,11 +119,12 @@ def collect_last_month(advisor: Advisor, now_s: float, cluster_file: Path | None
     idle_managers = []
     for manager in managers_of(advisor.hooks).values():
         context = advisor.context(manager.name)
-        jobs = advisor.hooks.collect_past_jobs(manager.name, now_s - DAYS * S_PER_DAY, context)
+        rows = advisor.hooks.collect_past_jobs(manager.name, now_s - DAYS * S_PER_DAY, context)
+        jobs = [job for job in rows or () if not job.left_out]
         if jobs:
             cluster = None if cluster_file else advisor.hooks.observe_cluster(manager.name, context)
             return LastMonth(title=manager.title, jobs=tuple(jobs), cluster=cluster)
-        if jobs is not None:
+        if rows is not None:
             idle_managers.append(manager.title)
 
     names = " or ".join(idle_managers)
@@ -179,7 +180,7 @@ def scenario(source: Source, seed: int) -> Scenario:
     """
     files = files_of(source)
     folder = (source.jobs_file or Path("-")).parent
-    return scenario_of(_jobs(source, files, seed), files.fleet, files.advisor, folder, seed, files.pairs)
+    return scenario_of(jobs_of(source, files, seed), files.fleet, files.advisor, folder, seed, files.pairs)
 
 
 class Files:
@@ -296,7 +297,8 @@ def _measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, flo
     }
 
 
-def _jobs(source: Source, files: Files, seed: int) -> Jobs:
+def jobs_of(source: Source, files: Files, seed: int) -> Jobs:
+    """Return the jobs that *source* names, or that *seed* draws."""
     if files.trace is None:
         return generated(source.count, draw_kinds(), files.fleet, seed, source.load)
     return with_drawn_models(files.trace.jobs, seed) if source.draws_models else files.trace.jobs

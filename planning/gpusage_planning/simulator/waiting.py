@@ -8,11 +8,10 @@ other jobs off the whole node that it foresees for each job without room, unless
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import inf
-from typing import Any
 
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.gpus import Gpus, Run, Runs
@@ -23,107 +22,100 @@ Lane = tuple[float, tuple[int, ...]]
 """GPUs of a job, and the types that may run it."""
 
 
+Entry = tuple[float, int]
+"""A rank and a job's number; the least is the first."""
+
+
 class Waiting:
-    """A heap for each role; its entries are job numbers, of which the least is the oldest and the first job."""
+    """The jobs of each role in the order of the queue: the oldest first."""
 
     def __init__(self) -> None:
-        self._heaps: dict[int, list[Any]] = {}
+        self._queues: dict[int, list[Entry]] = {}
+        self._least_s: dict[int, float] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._heaps)
+        return bool(self._queues)
 
-    def __contains__(self, role: object) -> bool:
-        return role in self._heaps
+    def add(self, role: int, job: int) -> None:
+        """Add *job* to the queue."""
+        insort(self._queues.setdefault(role, []), (self.rank(role, job), job))
+        self._least_s.pop(role, None)
 
-    def add(self, role: int, job: int) -> bool:
-        """Add *job* to the queue; return whether it is the only one of *role*."""
-        heap = self._heaps.get(role)
-        if heap is None:
-            self._heaps[role] = [job]
-            return True
-        heappush(heap, job)
-        return False
+    def rank(self, _: int, __: int, /) -> float:
+        """Return the place in the queue of a job that comes, the least first; the older one among equals."""
+        return 0.0
+
+    def remove(self, role: int, entry: Entry) -> None:
+        """Remove a job of *role* that waits."""
+        queue = self._queues[role]
+        del queue[bisect_left(queue, entry)]
+        if not queue:
+            del self._queues[role]
 
     def pop(self, role: int) -> int:
         """Remove the first job of *role*, of which one waits."""
-        heap = self._heaps[role]
-        job: int = heappop(heap)
-        if not heap:
-            del self._heaps[role]
-        return job
+        entry = self._queues[role][0]
+        self.remove(role, entry)
+        return entry[1]
 
     def head(self, role: int) -> int:
         """Return the first job of *role*, of which one waits."""
-        job: int = self._heaps[role][0]
-        return job
+        return self._queues[role][0][1]
 
-    def entry(self, role: int) -> Any:  # compares with others
-        """Return the entry of the first job of *role*, of which one waits."""
-        return self._heaps[role][0]
+    def contains(self, role: int, entry: Entry) -> bool:
+        """Return whether the job waits."""
+        queue = self._queues.get(role, [])
+        place = bisect_left(queue, entry)
+        return place < len(queue) and queue[place] == entry
 
-    def heads(self) -> Iterator[tuple[int, Any]]:
-        """Yield each role that waits with its first entry; entries compare as their jobs stand in the queue."""
-        for role, heap in self._heaps.items():
-            yield role, heap[0]
+    def heads(self) -> Iterator[tuple[int, Entry]]:
+        """Yield each role that waits with its first entry."""
+        for role, queue in self._queues.items():
+            yield role, queue[0]
+
+    def first_within(self, role: int, limit_s: float, limits_s: Sequence[float]) -> Entry | None:
+        """Return the first job of *role* that has no longer time limit than *limit_s*; ``None`` where none has."""
+        queue = self._queues.get(role, [])
+        if limit_s < self._least_s.get(role, 0.0):
+            return None
+        for entry in queue:
+            if limits_s[entry[1]] <= limit_s:
+                return entry
+        # Jobs that leave can only raise it, so the next searches in vain are short.
+        self._least_s[role] = min((limits_s[job] for _, job in queue), default=inf)
+        return None
 
     def jobs(self) -> Iterator[tuple[int, int]]:
         """Yield each job that waits with its role."""
-        for role, heap in self._heaps.items():
-            for job in heap:
+        for role, queue in self._queues.items():
+            for _, job in queue:
                 yield job, role
 
     def first(self) -> tuple[int, int]:
         """Return job and role of the first of all, where one waits."""
-        return min((heap[0], role) for role, heap in self._heaps.items())
+        (_, job), role = min((queue[0], role) for role, queue in self._queues.items())
+        return job, role
 
 
 class Ranked(Waiting):
-    """The same in an order's ranks; an entry is a rank and a job number."""
+    """The same in an order's ranks."""
 
     def __init__(self, queue: Queue) -> None:
         super().__init__()
         self._queue, self._order = queue, queue.ordering.order
         self._next_s = queue.now_s + self._order.period_s
 
-    def add(self, role: int, job: int) -> bool:
-        """Add *job* to the queue; return whether it is the first one of *role*."""
-        queue = self._queue
-        entry = self._order.rank(queue.enter(job, role), queue.now_s, queue), job
-        heap = self._heaps.setdefault(role, [])
-        heappush(heap, entry)
-        return bool(heap[0] == entry)
-
-    def pop(self, role: int) -> int:
-        """Remove the first job of *role*, of which one waits."""
-        heap = self._heaps[role]
-        _, job = heappop(heap)
-        if not heap:
-            del self._heaps[role]
-        return int(job)
-
-    def head(self, role: int) -> int:
-        """Return the first job of *role*, of which one waits."""
-        return int(self._heaps[role][0][1])
-
-    def jobs(self) -> Iterator[tuple[int, int]]:
-        """Yield each job that waits with its role."""
-        for role, heap in self._heaps.items():
-            for _, job in heap:
-                yield job, role
-
-    def first(self) -> tuple[int, int]:
-        """Return job and role of the first of all, where one waits."""
-        (_, job), role = min((heap[0], role) for role, heap in self._heaps.items())
-        return job, role
+    def rank(self, role: int, job: int) -> float:
+        """Return the order's rank of a job that comes."""
+        return self._order.rank(self._queue.enter(job, role), self._queue.now_s, self._queue)
 
     def refresh(self) -> None:
         """Rank all jobs anew, once it is time."""
         queue = self._queue
         if queue.now_s >= self._next_s:
             self._next_s = queue.now_s + self._order.period_s
-            for heap in self._heaps.values():
-                heap[:] = [(self._order.rank(queue.jobs[job], queue.now_s, queue), job) for _, job in heap]
-                heapify(heap)
+            for waiting in self._queues.values():
+                waiting[:] = sorted((self._order.rank(queue.jobs[job], queue.now_s, queue), job) for _, job in waiting)
 
 
 class Pool(Waiting):
@@ -143,7 +135,7 @@ class Pool(Waiting):
     def __bool__(self) -> bool:
         return bool(self._jobs)
 
-    def add(self, role: int, job: int) -> bool:
+    def add(self, role: int, job: int) -> None:
         """Let *job* wait."""
         queue, order = self._queue, self._order
         queued = queue.enter(job, role)
@@ -151,9 +143,8 @@ class Pool(Waiting):
         entry = order.rank(queued, queue.now_s, queue) if order.is_steady else 0.0, job
         self._jobs[job] = role, lane, entry
         insort(self.lanes.setdefault(lane, []), entry)
-        return False
 
-    def remove(self, job: int) -> None:
+    def drop(self, job: int) -> None:
         """Let *job* no more wait."""
         _, lane, entry = self._jobs.pop(job)
         entries = self.lanes[lane]

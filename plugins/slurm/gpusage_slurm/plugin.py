@@ -70,7 +70,8 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
         return None
     from gpusage_slurm.cluster import observation  # what lists commands starts faster
 
-    return observation.observe_cluster(context.catalogue)
+    settings = context.settings if isinstance(context.settings, SlurmSettings) else SlurmSettings()
+    return observation.observe_cluster(context.catalogue, settings)
 
 
 @hookimpl(trylast=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ _OWN_VARIABLES = {
 _PROGRAM_FOLDERS = ("/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin")
 """Where sites put a Slurm that they build; a service and a prolog have no PATH of the site's."""
 _CONFIGURATIONS = ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc", "/opt/slurm/etc", "/usr/local/slurm/etc")
+_RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 SANDBOX_RECORD = "installation.json"
 """The file beside the file system of a sandbox's Slurm, by which its programs are known."""
 
@@ -127,6 +129,12 @@ def parse_configuration(text: str) -> Mapping[str, str]:
     return {key.strip().lower(): "" if value.strip() == "(null)" else value.strip() for key, _, value in pairs}
 
 
+def release(settings: Mapping[str, str]) -> tuple[int, int, int] | None:
+    """Return the whole version of the running slurmctld, ``None`` where its *settings* do not have it."""
+    match = _RELEASE.match(settings.get("slurm_version", ""))
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
 def require_slurmdbd() -> None:
     """Raise unless slurmdbd keeps this cluster's accounting, which `sacct` reads.
 
@@ -180,7 +188,7 @@ def seconds_of(text: str) -> float | None:
     """Return seconds since 1970 of a time of this host, as `squeue` and `sacct` write it; ``None`` for ``Unknown``."""
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

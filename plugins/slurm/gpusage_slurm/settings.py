@@ -17,11 +17,14 @@ class SlurmSettings(ManagerSettings):
         limit_ms: How long slurmctld waits for one answer of gpusaged, in milliseconds.
         card_limit_s: How long sbatch waits for the description of a model, in seconds.
         notice: Whether the output of a job that has a share begins with a line that says so.
+        accept_double_booking: Whether GPUs are shared on Slurm before 23.11.5, which gives a GPU away
+            that has shares.
     """
 
     limit_ms: Annotated[float, Range(low=1, high=1000)] = 40.0
     card_limit_s: Annotated[float, Range(low=0.1, high=60)] = 2.0
     notice: bool = True
+    accept_double_booking: bool = False
 
     @property
     def answer_limit_s(self) -> float:
@@ -36,5 +39,7 @@ SLURM = Manager(
     directive="#SBATCH",
     submit=("sbatch",),
     users=("slurm",),
+    sampling="AccountingStorageTRES=gres/gpu and a JobAcctGatherType in slurm.conf, AutoDetect=nvml in gres.conf, and "
+    "TRESUsageInMax of the steps in the file",
 )
 MANAGER = SLURM.name

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpusage.settings.configuration import SiteMode
 from gpusage_sandboxes.actions import mode_line, show_up, shut_down
+from gpusage_sandboxes.counters import SIMULATED
 from gpusage_sandboxes.host import progress
 from gpusage_sandboxes.sandbox import enter
 from gpusage_sandboxes.slurm import ClusterPlan, open_sandbox, parse_nodes, start_sandbox
@@ -26,6 +27,7 @@ def up(  # noqa: PLR0913 - one for each option
     plan = ClusterPlan(nodes=parse_nodes(nodes), mps_per_gpu=mps_per_gpu, accounting=accounting)
     with progress(quiet=as_json) as report:
         cluster = start_sandbox(plan, folder=folder, release=release, report=report)
+    (cluster.layout.etc / SIMULATED).touch()
     if mode:
         install_plugin(cluster, mode)
     version = cluster.installation.version

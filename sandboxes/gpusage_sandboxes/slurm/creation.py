@@ -50,13 +50,12 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
     layout, installation = sandbox.layout, sandbox.installation
     write_record(layout, Record(installation=str(installation.folder)))
 
-    for folder in (layout.etc, layout.logs, layout.run, layout.jobs, layout.state, layout.state / "slurmctld"):
-        folder.mkdir()
+    folders = (layout.etc, layout.logs, layout.run, layout.jobs, layout.state / "slurmctld")
+    for folder in (*folders, *(place / node.name for node in plan.nodes for place in (layout.spool, layout.gpus))):
+        folder.mkdir(parents=True)
 
     for node in plan.nodes:
-        (layout.spool / node.name).mkdir(parents=True)
-        (layout.gpus / node.name).mkdir(parents=True)
-        for number in range(node.gpu_count):
+        for number in range(node.gpu_count + sum(count for _, count in node.other_gpus)):
             (layout.gpus / node.name / f"gpu{number}").symlink_to(_DEVICE)
 
     key = layout.state / "munge.key"
@@ -64,19 +63,25 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
     host = Host(user=user_name(), hostname=socket.gethostname(), ports=free_ports(2 + len(plan.nodes)))
-    cluster_name = (
-        "".join(character for character in layout.folder.name.lower() if character.isalnum())[:32] or "sandbox"
-    )
+    cluster_name = re.sub(r"[\W_]", "", layout.folder.name.lower())[:32] or "sandbox"
     text = render_slurm_conf(plan, layout, installation, host, cluster_name)
     if plan.accounting:
         text += lay_out_accounting(layout, installation, host)
     layout.slurm_conf.write_text(text, encoding="utf-8")
     (layout.etc / "gres.conf").write_text(render_gres_conf(plan, layout), encoding="utf-8")
     (layout.etc / "cgroup.conf").write_text(render_cgroup_conf(installation.major_minor), encoding="utf-8")
-    write_gpusage_toml(layout, "observe")
+    write_settings(sandbox, "observe")
 
 
-_SUBMISSIONS = re.compile(r"REQUEST_SUBMIT_BATCH_JOB .*total_time:(\d+)")
+def write_settings(sandbox: Sandbox, mode: SiteMode, settings: str = "") -> None:
+    """Write gpusage.toml; a Slurm that books GPUs twice shares them all the same, for that is what is tried."""
+    if sandbox.installation.major_minor < (23, 11):
+        before, _, after = settings.rpartition("[slurm]\n")
+        settings = f"{before}{_ACCEPTED}{after}"
+    write_gpusage_toml(sandbox.layout, mode, settings)
+
+
+_ACCEPTED = "[slurm]\naccept_double_booking = true  # nobody is hurt here; docs/slurm.md, 'Several users on a GPU'\n"
 
 
 def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str = "") -> None:
@@ -90,7 +95,7 @@ def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str =
     Raises:
         RequestError: The installer refuses, or the daemon does not come up.
     """
-    write_gpusage_toml(sandbox.layout, mode, settings)
+    write_settings(sandbox, mode, settings)
     sandbox.run("gpusage", "slurm", "install", "--nodes-ready", "--yes")
     sandbox.reconfigure()
     if sandbox.layout.slurmdbd_conf.exists():
@@ -104,5 +109,5 @@ def submission_time_ms(sandbox: Sandbox) -> float:
 
     The time that its log shows for a submission begins only after job_submit has run.
     """
-    count = _SUBMISSIONS.search(sandbox.run("sdiag").stdout)
+    count = re.search(r"REQUEST_SUBMIT_BATCH_JOB .*total_time:(\d+)", sandbox.run("sdiag").stdout)
     return int(count[1]) / 1000 if count else 0.0

@@ -64,15 +64,7 @@ def fetch_patchelf(cache: Path, report: Report = silent) -> Path:
 
 
 _CACHE = "slurm-3"  # another number for another way of building: sandboxes may still run from what was built before
-_PACKAGES = (
-    "slurmctld",
-    "slurmd",
-    "slurm-client",
-    "slurm-wlm-basic-plugins",
-    "munge",
-    "lua-socket",
-    "lua-posix",
-)
+_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "lua-socket", "lua-posix")
 _WITH_ACCOUNTING = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "slurmrestd")
 _PROGRAM = re.compile(r"^(s[a-z]+|munged|munge|unmunge|remunge|mariadbd)(-wlm)?$")
 _OLDEST = (22, 5)

@@ -76,9 +76,13 @@ def render_gres_conf(plan: ClusterPlan, layout: Layout) -> str:
     """Return gres.conf: each node's GPUs, and their MPS units."""
     lines = []
     for node in plan.nodes:
-        files = f"{layout.gpus}/{node.name}/gpu{_range(node.gpu_count)}"
-        lines.append(f"NodeName={node.name} Name=gpu Type={node.gpu_type} File={files}")
-        if plan.mps_per_gpu:
+        first = 0
+        for gpu_type, count in ((node.gpu_type, node.gpu_count), *node.other_gpus):
+            files = f"{layout.gpus}/{node.name}/gpu{_range(first, count)}"
+            lines.append(f"NodeName={node.name} Name=gpu Type={gpu_type} File={files}")
+            first += count
+        if plan.mps_per_gpu and node.has_shares:
+            files = f"{layout.gpus}/{node.name}/gpu{_range(0, node.gpu_count)}"
             units = node.gpu_count * plan.mps_per_gpu
             # Without the flag, one GPU of a node can be shared at a time.
             lines.append(f"NodeName={node.name} Name=mps Count={units} File={files} Flags=all_sharing")
@@ -96,18 +100,18 @@ def render_cgroup_conf(slurm_version: tuple[int, int]) -> str:
 
 def render_node(node: SandboxNode, plan: ClusterPlan, *, hostname: str, port: int) -> str:
     """Return *node*'s line of slurm.conf; CPUs and memory are claimed, not there."""
-    gres = f"gpu:{node.gpu_type}:{node.gpu_count}"
-    if plan.mps_per_gpu:
+    gres = f"gpu:{node.gpu_type}:{node.gpu_count}" + "".join(f",gpu:{kind}:{count}" for kind, count in node.other_gpus)
+    if plan.mps_per_gpu and node.has_shares:
         gres += f",mps:{node.gpu_count * plan.mps_per_gpu}"
     return (
         f"NodeName={node.name} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port} "
         f"CPUs={_CPUS_PER_GPU * node.gpu_count} RealMemory={_MEMORY_MIB_PER_GPU * node.gpu_count} "
-        f"Gres={gres} Features={node.gpu_type} State=UNKNOWN"
+        f"Gres={gres} Features={','.join((node.gpu_type,) if node.features is None else node.features)} State=UNKNOWN"
     )
 
 
-def _range(count: int) -> str:
-    return f"[0-{count - 1}]" if count > 1 else "0"
+def _range(first: int, count: int) -> str:
+    return f"[{first}-{first + count - 1}]" if count > 1 else str(first)
 
 
 _TEMPLATE = """\

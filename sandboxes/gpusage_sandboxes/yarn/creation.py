@@ -14,13 +14,7 @@ from gpusage_sandboxes.sandbox import down_on_failure
 from gpusage_sandboxes.yarn.cluster import Sandbox
 from gpusage_sandboxes.yarn.hadoop import Hadoop, listing_options, make_archive, prepare_hadoop
 from gpusage_sandboxes.yarn.layout import CLIENT, RESOURCE_MANAGER, ClusterPlan, Layout, Record, parse_nodes
-from gpusage_sandboxes.yarn.settings import (
-    NODE_PORTS,
-    RM_PORTS,
-    client_files,
-    node_files,
-    rm_files,
-)
+from gpusage_sandboxes.yarn.settings import NODE_PORTS, RM_PORTS, client_files, node_files, rm_files
 
 _LONGEST_FOLDER = 80  # the socket of gpusaged lies in it
 

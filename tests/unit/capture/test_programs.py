@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.capture.inside.scratch_files import overlaid
-from gpusage.capture.programs import program_in_script, program_of
+from gpusage.capture.programs import is_job_script, program_of, programs_in_script
 from gpusage_hooks.errors import RequestError
 
 
@@ -61,7 +61,7 @@ def test_another_environment_is_to_be_entered_first(line: str) -> None:
 
 def test_a_job_script_sets_variables_and_the_folder_of_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER_BATCH", "64")
-    program = program_in_script(
+    (program,) = programs_in_script(
         "#!/bin/bash\n#SBATCH --gres=gpu:1\nmodule load cuda\nexport DATA=/data LR=0.1\ncd models\n"
         "srun python train.py \\\n  --batch ${USER_BATCH} --data $DATA/set --seed ${SEED:-7} --name x$NONE > log 2>&1\n"
         "echo done\n"
@@ -71,20 +71,55 @@ def test_a_job_script_sets_variables_and_the_folder_of_its_program(monkeypatch: 
     assert program.folder == "models"
 
 
-def test_of_several_programs_the_last_one_counts() -> None:
-    program = program_in_script("python prepare.py\nOMP_NUM_THREADS=4 python train.py | tee log\n")
-    assert program.words == ("train.py",)
-    assert program.variables == {"OMP_NUM_THREADS": "4"}
+def test_of_several_programs_each_has_the_variables_and_the_folder_above_it() -> None:
+    prepare, train = programs_in_script("python prepare.py\ncd x\nOMP_NUM_THREADS=4 python train.py | tee log\n")
+    assert (prepare.words, prepare.variables, prepare.folder) == (("prepare.py",), {}, ".")
+    assert (train.words, train.variables, train.folder) == (("train.py",), {"OMP_NUM_THREADS": "4"}, "x")
+
+
+def test_a_job_script_has_arguments_of_its_own() -> None:
+    (program,) = programs_in_script('python train.py --lr "$1" --name ${2:-x} "$@"', ["0.1", "a b"])
+    assert program.words == ("train.py", "--lr", "0.1", "--name", "a b", "0.1", "a b")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "#!/env/bin/python3.11 -E\n",
+        "#!/usr/bin/env python3\n",
+        "#!/usr/bin/env -S python3 -u\n",
+        "#!/bin/sh\n'''exec' \"/a folder/python3\" \"$0\" \"$@\"\n' '''\n",
+    ],
+)
+def test_a_command_that_python_runs_is_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str) -> None:
+    """As pip writes them, with a shell's line where the path has a blank."""
+    command = tmp_path / "yolo"
+    command.write_text(f"{head}print()\n")
+    command.chmod(0o755)
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    expected = (str(command), "train", "data=a.yaml")
+    monkeypatch.chdir(tmp_path)
+    for line in (f"srun {command} train data=a.yaml", "./yolo train data=a.yaml"):
+        program = program_of(shlex.split(line))
+        assert Path(program.python[0]).name.startswith("python3")
+        assert program.words == expected
+    (program,) = programs_in_script(f"export PATH={tmp_path}:$PATH\nyolo train data=a.yaml\n")
+    assert program.words == expected
+    assert [is_job_script(each) for each in ("./yolo", "run.sh", "none")] == [False, True, False]
+
+
+def test_a_launcher_s_python_lies_beside_it() -> None:
+    assert program_of(["/env/bin/torchrun", "train.py"]).python == ("/env/bin/python",)
 
 
 def test_words_that_a_shell_works_out_are_refused() -> None:
     with pytest.raises(RequestError, match="must have words that need no shell"):
-        program_in_script("python train.py --port $(free_port)\n")
+        programs_in_script("python train.py --port $(free_port)\n")
 
 
 def test_a_script_without_a_program_is_refused() -> None:
     with pytest.raises(RequestError, match="must have a line that runs a Python program"):
-        program_in_script("#!/bin/bash\n# python train.py\necho 'an open quotation\n")
+        programs_in_script("#!/bin/bash\n# python train.py\necho 'an open quotation\n")
 
 
 def test_a_folder_with_a_mount_in_it_has_no_overlay() -> None:

@@ -48,13 +48,13 @@ def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def run_and_submit(folder: Path, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_and_submit(folder: Path, program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Capture and submit a job of *program* where ``sbatch`` says what it was given."""
-    (folder / "sbatch").write_text('#!/bin/sh\necho "submitted $1 with $GPUSAGE_COMMENT"\n')
+    (folder / "sbatch").write_text('#!/bin/sh\necho "submitted $* with $GPUSAGE_COMMENT"\n')
     (folder / "sbatch").chmod(0o755)
     (folder / "job.sbatch").write_text(f"#!/bin/sh\n#SBATCH --gres=gpu:1\n{sys.executable} {SCRIPTS / program}\n")
     paths = {"PATH": f"{folder}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(folder / "cache")}
-    return run(folder, "--run-here", "--submit", "job.sbatch", **paths, **variables)
+    return run(folder, "--run-here", "--submit", "job.sbatch", *arguments, **paths, **variables)
 
 
 def test_what_a_program_writes_stays_in_memory(tmp_path: Path) -> None:
@@ -73,6 +73,14 @@ def test_a_program_has_no_network_but_its_own_host(tmp_path: Path) -> None:
     text = "import socket; s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname()); "
     text += "print(socket.if_nameindex())"
     assert run_in_overlay(tmp_path, [sys.executable, "-c", text]).stdout.strip() == "[(1, 'lo')]"
+
+
+def test_a_program_shares_no_memory_with_others_and_leaves_no_folder(tmp_path: Path) -> None:
+    before = set(Path("/tmp").iterdir())
+    shown = run_in_overlay(tmp_path, ["readlink", "/proc/self/ns/ipc"]).stdout.strip()
+    assert shown.startswith("ipc:")
+    assert shown != str(Path("/proc/self/ns/ipc").readlink())
+    assert not [each for each in set(Path("/tmp").iterdir()) - before if "capture" in each.name]
 
 
 def test_nothing_that_a_program_starts_outlives_it(tmp_path: Path) -> None:
@@ -98,6 +106,15 @@ def test_no_file_of_the_program_s_folder_runs_before_what_it_writes_is_kept_apar
     if "does not let users have" in done.stderr:
         pytest.skip("users may have no overlay here")
     assert not list(tmp_path.glob("*-ran"))
+
+
+@pytest.mark.torch
+def test_a_program_finds_a_terminal_at_its_end_where_it_reads(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = "import os\ntry: input()\nexcept EOFError: open('size', 'w').write(str(os.get_terminal_size(0)[:]))"
+    (tmp_path / "reads.py").write_text(text)
+    run(tmp_path, "--run-here", "--", sys.executable, "reads.py")
+    assert (tmp_path / "size").read_text() == "(80, 24)"
 
 
 @pytest.mark.torch
@@ -178,6 +195,17 @@ def test_a_job_is_submitted_with_what_was_seen(tmp_path: Path) -> None:
     (card,) = (tmp_path / "cache" / "gpusage" / "captured").glob("Sequential-*.card.json")
     keys = "batch=32,mode=train,precision=fp32,optimizer=momentum"
     assert done.stdout.splitlines()[-1] == f"submitted job.sbatch with model={card},{keys}"
+
+
+@pytest.mark.torch
+def test_of_the_programs_of_a_script_the_last_one_with_a_model_is_submitted_with_the_arguments(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = f"inference.py\n{sys.executable} $1\n{sys.executable} -m json.tool"
+    done = run_and_submit(tmp_path, program, str(SCRIPTS / "plain.py"))
+    assert done.returncode == 0, done.stderr
+    (card,) = (tmp_path / "cache" / "gpusage" / "captured").glob("Sequential-*.card.json")
+    keys = "batch=32,mode=train,precision=fp32,optimizer=momentum"
+    assert done.stdout.splitlines()[-1] == f"submitted job.sbatch {SCRIPTS / 'plain.py'} with model={card},{keys}"
 
 
 @pytest.mark.torch

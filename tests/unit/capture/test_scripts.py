@@ -46,6 +46,8 @@ EXPECTED = {
     "compiled": {"batch": "8", **TRAINS, "precision": "bf16-pure", "optimizer": "adamw", "compile": "on"},
     "checkpointed": {"batch": "8", **TRAINS, "precision": "tf32", "optimizer": "adamw", "checkpointing": "on"},
     "channels_last": {"batch": "4", **TRAINS, "optimizer": "sgd", "layout": "channels_last"},
+    "resumes": {"batch": "14", **BF16, "optimizer": "adamw"},
+    "own_forward": {"batch": "18", **TRAINS, "optimizer": "adam"},
     "frozen": {"batch": "8", **TRAINS, "optimizer": "momentum~", "trainable": "0.1"},  # 1,000 of 10,000
     "inference": {"batch": "5", "mode": "infer?", "precision": "fp16-pure"},
     "generate": {"batch": "2", "mode": "infer?", "precision": "fp32", "generate": "8+16"},

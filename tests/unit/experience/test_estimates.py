@@ -181,3 +181,16 @@ def test_a_slice_on_which_the_job_died_has_too_little_memory_next_time() -> None
         GRAPH, WORKLOAD, [small, large]
     )
     assert [need.fits for need in needs] == [False, True]
+
+
+def test_runs_on_a_slice_show_how_busy_such_a_slice_and_a_gpu_are_and_contradict_nobody() -> None:
+    """What a user gives is of whole GPUs; another slice has another memory."""
+    own, other = (builtin_catalogue().find(name) for name in ("h100:1g.10gb", "h100:3g.40gb"))
+    advisor = after(*[replace(run, gpu=own.name, is_slice=True) for run in runs(*[0.3] * 12)])
+    on_own, on_other, on_h100 = advisor.predict(GRAPH, WORKLOAD, [own, other, H100])
+    assert on_own.gpu_utilization.value == pytest.approx(0.3)
+    assert on_other.gpu_utilization == PLAIN.predict(GRAPH, WORKLOAD, [other])[0].gpu_utilization
+    assert on_h100.gpu_utilization.value < 0.3
+    assert on_h100.memory_bytes.high <= on_own.memory_bytes.high
+    workload = replace(WORKLOAD, alone=SoloRun(utilization=0.9))
+    assert advisor.without_contradicted_values(GRAPH, workload) == workload

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpusage.experience.learned import Finding
 from gpusage.experience.learning import job_experience
 from gpusage.experience.runs import WINDOW_RUNS, Run
 from gpusage_hooks.types import Interval
@@ -70,6 +71,15 @@ def test_what_died_of_too_little_memory_needs_more_than_it_had() -> None:
     for seen in (job_experience([died]), job_experience([RUN, RUN, died])):
         assert seen.memory_bytes is not None
         assert seen.memory_bytes.high >= 10 * GIB
+
+
+@pytest.mark.parametrize(
+    ("run_count", "words"), [(1, "1 earlier run lacked memory: 10.0 GiB (up to"), (2, "needed 4.0 GiB")]
+)
+def test_what_no_run_showed_is_said_to_be_assumed(run_count: int, words: str) -> None:
+    died = replace(RUN, out_of_memory=True, utilization=None, duration_s=None, memory_bytes=8 * GIB)
+    experience = job_experience([died, replace(RUN, utilization=None)][:run_count])
+    assert words in Finding(experience=experience, source="earlier runs").describe("v100")
 
 
 def test_what_died_on_a_slice_needs_more_than_the_slice_has() -> None:

@@ -51,7 +51,6 @@ def test_beside_others_a_utilization_is_nobody_s_own(change: dict[str, float | N
         pytest.param(replace(USAGE, outcome="failed"), id="failed"),
         pytest.param(replace(USAGE, outcome="cancelled"), id="cancelled"),
         pytest.param(replace(USAGE, sampled_s=59), id="too short"),
-        pytest.param(replace(USAGE, granted=Allocation(division="slice")), id="a slice"),
     ],
 )
 def test_what_did_not_do_its_work_or_was_hardly_looked_at_teaches_nothing(usage: Usage) -> None:

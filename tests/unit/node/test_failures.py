@@ -26,6 +26,13 @@ device = open('gpu/nvidia0')
 while 'MY_JOB' in os.environ and f'gpu {os.getpid()}\\n' not in open('ends').read(): time.sleep(0.02)
 """
 """What a program on the GPU does first. CUDA takes longer to start than a busy machine takes to note it."""
+FORK = """import os, time
+if os.fork():
+    os.wait()
+else:
+    open('forked', 'w').close()
+    while os.path.exists('forked'): time.sleep(0.02)
+"""
 CAP = Allocation(memory_limit_bytes=1000, limited_by="cap")
 
 
@@ -63,7 +70,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     devices = tmp_path / "gpu"
     devices.mkdir()
     (devices / "nvidia0").write_text("")
-    selector = ProcessSelector(variable="MY_JOB=7", cgroup="", uid=os.geteuid())
+    selector = ProcessSelector(variable="MY_JOB=7", cgroups=(), uid=os.geteuid())
     recorder = FailureRecorder(tmp_path / "ends", selector, devices)
     recorder.start()
     yield Job(tmp_path, recorder)
@@ -110,15 +117,21 @@ def test_a_process_that_only_the_counters_show_counts(job: Job) -> None:
 
 def test_a_file_to_which_another_process_appends_is_not_named(job: Job) -> None:
     with (job.folder / "log").open("ab") as log:
-        other = job.start("import time; time.sleep(60)", log.fileno(), of_job=False)
+        # Not the test's own child: those may be the job's, until they have its marks.
+        other = job.start(FORK, log.fileno(), of_job=False)
+        wait_until((job.folder / "forked").exists)
         pid = job.run(ON_GPU + "print('words'); sys.exit(1)", log.fileno())
         with_other = job.lines()
-        other.kill()
+        before_exec = subprocess.Popen(["sleep", "60"], stdout=log)
+        (job.folder / "forked").unlink()
         other.wait(LIMIT_S)
         second = job.run(ON_GPU + "print('words'); sys.exit(1)", log.fileno())
+        lines = job.lines()
+        before_exec.kill()
+        before_exec.wait(LIMIT_S)
     assert with_other == [f"gpu {pid}", f"failed {pid} 256"]
-    # The test has the file open as well, and started the job's processes, as slurmstepd does.
-    assert f"output {second} 6 12 12 appended {job.folder}/log" in job.lines()
+    # The test and its child have the file open as well; it started the job's processes, as slurmstepd does.
+    assert f"output {second} 6 12 12 appended {job.folder}/log" in lines
 
 
 @pytest.mark.parametrize(
@@ -173,7 +186,7 @@ def test_where_no_reader_is_seen_there_is_no_file(tmp_path: Path, monkeypatch: p
     """Each task's end would wait for an answer."""
     monkeypatch.setattr("gpusage.node.sampler.kernel_events._AT_FDCWD", -1)  # as a kernel that refuses
     monkeypatch.setattr("gpusage.node.sampler.kernel_events._FAN_MARK_ADD", 0)
-    selector = ProcessSelector(variable="MY_JOB=7", cgroup="", uid=os.geteuid())
+    selector = ProcessSelector(variable="MY_JOB=7", cgroups=(), uid=os.geteuid())
     with pytest.raises(OSError, match="fanotify_mark"):
         FailureRecorder(tmp_path / "ends", selector, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -182,7 +195,7 @@ def test_where_no_reader_is_seen_there_is_no_file(tmp_path: Path, monkeypatch: p
 def test_only_the_jobs_user_may_read_the_file_and_only_root_may_write_it(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
-    selector = ProcessSelector(variable="MY_JOB=7", cgroup="", uid=65534)
+    selector = ProcessSelector(variable="MY_JOB=7", cgroups=(), uid=65534)
     recorder = FailureRecorder(tmp_path / "ends", selector, tmp_path)
     recorder.start()
     checks = {65534: "test -r ends && ! test -w ends", 65533: "! test -r ends"}

@@ -282,3 +282,46 @@ def test_prices_are_asked_for_only_where_a_share_is_in_question() -> None:
     assert not may_share(replace(workload, obstacles=("no",)), work, seen, PRICE)
     assert not may_share(workload, Workload(slowdown=1.0), seen, PRICE)
     assert not may_share(workload, work, Cluster(manager="m", version="1", pools=()), PRICE)
+
+
+def unshared(*costs: dict[int, float], **changes: object) -> PolicyInput:
+    """Return the same on a cluster without shares, whose types no feature names and whose nodes are full."""
+    policy_input = priced(*costs, **changes)
+    bare = [
+        replace(each.pool, mps_per_gpu=None, feature=None, exact_feature=None, free_gpu_count=0)
+        for each in policy_input.candidates
+    ]
+    candidates = tuple(replace(each, pool=pool) for each, pool in zip(policy_input.candidates, bare, strict=True))
+    return replace(policy_input, candidates=candidates, cluster=replace(policy_input.cluster, pools=tuple(bare)))
+
+
+def test_where_nothing_is_shared_a_job_reads_what_would_be_enough_if_it_were() -> None:
+    policy_input = unshared(CHEAP, DEAR)
+    assert may_share(policy_input.request, policy_input.workload, policy_input.cluster, PRICE)
+    decision = decided(policy_input)
+    assert decision.request.mps_thread_percent is None
+    assert decision.if_shared is not None
+    assert (decision.if_shared.gpu, decision.if_shared.share_percent) == (OLD.name, 33)
+    assert f"can be shared; if shared, a third of a {OLD.name} would do, beside partners" in decision.reasons[-1]
+    verdicts = {price.reason for price in price_list(policy_input, decision) if price.share_percent == 33}
+    assert "would be enough, if it were shared" in verdicts
+
+
+def test_where_a_gpu_has_shards_a_job_reads_how_many_would_hold_it() -> None:
+    """A third of eight shards is three; the request stays, for nothing limits a job on shards."""
+    policy_input = unshared(CHEAP, DEAR)
+    candidates = [replace(each, pool=replace(each.pool, shards_per_gpu=8)) for each in policy_input.candidates]
+    decision = decided(replace(policy_input, candidates=tuple(candidates)))
+    assert decision.request == replace(policy_input.request, preferred_gpus=decision.request.preferred_gpus)
+    assert decision.reasons[-1].endswith("; shard:3 of 8 would hold it, and nothing limits it")
+
+
+def test_where_no_share_would_be_enough_a_job_reads_that_too() -> None:
+    decision = decided(unshared(DEAR, DEAR))
+    assert decision.if_shared is None
+    assert "can be shared; if shared, three quarters of" in decision.reasons[-1]
+
+
+def test_a_site_that_binds_no_job_would_not_bind_it_either() -> None:
+    decision = decided(unshared(CHEAP, DEAR, rules=replace(PRICE, bind="never")))
+    assert decision.if_shared is None

@@ -205,11 +205,12 @@ def test_what_fits_everywhere_needs_no_words() -> None:
 
 
 def test_the_pessimistic_end_counts() -> None:
-    """15 GiB fit in 16, but 15 x 1.1 = 16.5 do not."""
+    """15 GiB fit in 16, but 15 x 1.1 = 16.5 do not: the job is held to the type that surely holds it."""
     policy_input = make_input((V100, need(V100, gib=15, spread=0.1)), (H100, need(H100, gib=15, spread=0.1)))
     decision = decide_fit(policy_input, draft(policy_input))
     assert decision is not None
-    assert decision.reasons == ("may need up to 16.5 GiB, more than v100 has",)
+    assert decision.reasons == ("kept off v100: may need up to 16.5 GiB",)
+    assert decision.request.required_gpus == ("h100",)
     assert not decision.final
 
 

@@ -21,26 +21,40 @@ def amounts(**rest: object) -> Amounts:
     return amounts_of(Observation(usage=usage(SHARED, **{"granted": HALF, **rest}), decision=SHARED))
 
 
-def test_a_share_that_was_given_saves_what_the_whole_gpu_would_have_taken_longer() -> None:
+def test_a_share_with_nobody_beside_it_frees_nothing_and_takes_longer() -> None:
     # 2 h x 50 % = 1 h booked; alone on the whole GPU 2 h / 1.25 = 1.6 h; half of the booked hour with a kernel
-    assert amounts() == Amounts(requested=1.6, booked=1.0, used=0.5, idle=0.5)
-    assert amounts().saved == pytest.approx(0.6)
+    assert amounts() == Amounts(requested=1.6, booked=1.0, used=0.5, idle=0.5, held=2.0)
+    assert amounts().freed == pytest.approx(-0.4)
+
+
+def test_two_shares_beside_each_other_free_one_gpu() -> None:
+    # Each holds half of the GPU for its 2 h, which on a GPU of its own would have been 1.6 h.
+    both = total([amounts(alone_s=0.0), amounts(alone_s=0.0)])
+    assert (both.held, both.freed) == pytest.approx((2.0, 2 * 1.6 - 2.0))
+    assert amounts(alone_s=7100.0 / 2).held == pytest.approx(1.5)
+
+
+def test_six_shares_of_three_quarters_on_six_gpus_free_none() -> None:
+    """Until November 2026 six ``mps:75`` on six V100s "saved" 22 %."""
+    cheap = record(1, percent=75)
+    run = usage(cheap, granted=replace(HALF, share_percent=75))
+    assert total([amounts_of(Observation(usage=run, decision=cheap))] * 6).freed < 0.0
 
 
 def test_a_run_that_starved_is_lost_whole() -> None:
-    assert amounts(outcome="out_of_memory").saved == -1.0
+    assert amounts(outcome="out_of_memory").freed == -2.0
 
 
-def test_a_share_that_was_not_given_saves_nothing_and_could_have() -> None:
+def test_a_share_that_was_not_given_frees_nothing() -> None:
     observed = record(1, mode="advise", percent=50)
     actual = amounts_of(Observation(usage=usage(observed), decision=observed))
-    assert (actual.requested, actual.booked, actual.saved) == (2.0, 2.0, 0.0)
-    assert actual.savable == pytest.approx(2.0 * (1 - 0.5 * 1.25))
+    assert (actual.requested, actual.booked, actual.freed) == (2.0, 2.0, 0.0)
 
 
 @pytest.mark.parametrize("unknown", [{"gpu_utilization": None}, {"sampled_s": 59.0}, {"alone_s": 6000.0}])
 def test_what_nobody_can_tell_is_not_seen_and_never_idle(unknown: dict[str, float | None]) -> None:
-    assert amounts(**unknown) == Amounts(requested=1.6, booked=1.0, unseen=1.0)
+    actual = amounts(**unknown)
+    assert (actual.booked, actual.used, actual.idle, actual.unseen) == (1.0, 0.0, 0.0, 1.0)
 
 
 def test_a_job_on_two_gpus_takes_two_and_one_without_a_decision_one() -> None:
@@ -49,10 +63,10 @@ def test_a_job_on_two_gpus_takes_two_and_one_without_a_decision_one() -> None:
     assert amounts_of(Observation(usage=usage(unshared), decision=None)).booked == 2.0
 
 
-def test_a_share_that_the_user_asked_for_saves_nothing() -> None:
+def test_a_share_that_the_user_asked_for_frees_nothing() -> None:
     own = replace(SHARED, decision=replace(SHARED.decision, code=Code.KEEP))
     actual = amounts_of(Observation(usage=usage(own, granted=HALF), decision=own))
-    assert (actual.requested, actual.saved, actual.savable) == (1.0, 0.0, 0.0)
+    assert (actual.requested, actual.freed) == (1.0, 0.0)
 
 
 def test_nothing_adds_up_to_nothing() -> None:
@@ -69,4 +83,4 @@ def test_what_was_booked_is_used_idle_or_not_seen(utilization: float, alone_s: f
 def test_the_sum_is_the_sum_of_the_runs() -> None:
     each = [amounts_of(observed) for observed in month()]
     assert total(each).booked == pytest.approx(sum(one.booked for one in each))
-    assert total(each).times(2.0).saved == pytest.approx(2 * sum(one.saved for one in each))
+    assert total(each).times(2.0).freed == pytest.approx(2 * sum(one.freed for one in each))

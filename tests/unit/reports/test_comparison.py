@@ -26,7 +26,7 @@ def test_a_run_counts_in_the_time_in_which_it_ended() -> None:
     report = compared()
     assert (report.totals.job_count, report.run_count) == (40, 40)
     assert report.previous is not None
-    assert (report.previous.job_count, report.previous.hours.saved, report.previous.share_count) == (12, 0.0, 0)
+    assert (report.previous.job_count, report.previous.hours.freed, report.previous.share_count) == (12, 0.0, 0)
     assert PERIOD.previous_since_s == NOW_S - 60 * DAY_S
 
 
@@ -42,7 +42,7 @@ def test_the_page_begins_with_both_times_side_by_side() -> None:
     shown = {row[0]: tuple(row[1:]) for row in first.rows}
     assert shown["jobs with GPUs"] == ("40", "12", "+233 %")
     assert shown["promises kept"] == ("6", "0", "-")
-    assert shown["GPU hours saved by sharing"] == ("4.80", "0.00", "-")
+    assert shown["GPU hours freed by sharing"] == ("-17.8", "0.00", "-")
     assert page(report).count("the previous period</span>") == 1
 
 

@@ -100,8 +100,8 @@ def test_a_rescued_job_broke_one_promise_in_its_share_and_none_on_its_whole_gpu(
     honoured, withheld = count_promises(observations, 60.0)
     assert (honoured.fulfilled, honoured.broken, honoured.unknown) == (0, 1, 0)
     assert (withheld.fulfilled, withheld.broken, withheld.unknown) == (0, 0, 0)
-    # two hours on the half that it was decided to have, lost
-    assert amounts_of(observations[1]).saved == -1.0
+    # two hours of a GPU on whose other half nobody was seen, lost
+    assert amounts_of(observations[1]).freed == -2.0
 
 
 def test_a_time_without_anything_says_so_and_wastes_nothing() -> None:

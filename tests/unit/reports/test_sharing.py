@@ -8,10 +8,11 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.reports.amounts import amounts_of
-from gpusage.reports.sharing import PossibleShare, count_possible_shares, no_gpu, possible_share
+from gpusage.reports.sharing import PossibleShare, count_possible_shares, freed_by, no_gpu, possible_share
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import Allocation, Gpu, SharingRules
+from gpusage_hooks.types import Allocation, Gpu, Interval, Price, SharingRules
 from observed import GIB, HALF, record, usage
+from records import USAGE
 
 UNMARKED = usage(record(1, percent=None), gpu_count=1, gpu_utilization=0.1, peak_utilization=0.2, memory_bytes=2 * GIB)
 RULES = SharingRules()
@@ -88,13 +89,33 @@ def test_shares_are_added_up_by_job_with_the_least_and_the_highest_price() -> No
     again = usage(advised, started_at_s=1.0, ended_at_s=3601.0)
     light = Observation(usage=replace(UNMARKED, job_id="other"), decision=None)
     runs = [Observation(usage=each, decision=advised) for each in (usage(advised), again)]
-    shares = [(each, amounts_of(each).booked, possible_share(each, RULES, find_gpu)) for each in (*runs, light)]
-    actual = count_possible_shares((each, booked, enough) for each, booked, enough in shares if enough)
+    shares = [(each, enough) for each in (*runs, light) if (enough := possible_share(each, RULES, find_gpu))]
+    freed = freed_by(shares)
+    actual = count_possible_shares(
+        (each, amounts_of(each).booked, enough, one) for (each, enough), one in zip(shares, freed, strict=True)
+    )
     share = share_of()
     assert actual is not None
     assert share is not None
     assert (actual.job_count, actual.booked_hours) == (2, 5.0)
-    # 3 h on half a GPU for 25 % longer, and 2 h on a quarter
-    assert actual.saved_hours == pytest.approx(3 * (1 - 0.5 * 1.25) + 2 * (1 - share.gpu_time))
+    # The light run stands beside the first for as long as that takes; the other run, years before, beside nobody.
+    assert actual.freed_hours == pytest.approx(2.0 - 2.0 * 0.25 - 1.0 * 0.25)
+    assert actual.most_freed_hours == actual.freed_hours
     assert (actual.slowdown_low, actual.slowdown_high) == (share.slowdown, 1.25)
     assert count_possible_shares([]) is None
+
+
+def test_a_managers_own_figures_show_a_share_where_no_node_sampled() -> None:
+    unsampled = {"sampled_s": 0.0, "alone_s": 0.0, "gpu_utilization": None}
+    assert share_of(**unsampled) == share_of()
+    assert share_of(**unsampled, peak_utilization=None) is None
+
+
+def test_a_share_that_would_be_enough_if_it_could_be_had_has_its_decisions_price() -> None:
+    whole = record(1, percent=None)
+    price = Price(gpu=USAGE.gpu, share_percent=33, slowdown=Interval(value=1.04, low=1.0, high=1.3))
+    whole = replace(whole, decision=replace(whole.decision, if_shared=price))
+    run = usage(whole, gpu_count=1)
+    expected = PossibleShare(share_percent=33, slowdown=1.04)
+    assert possible_share(Observation(usage=run, decision=whole), RULES, no_gpu) == expected
+    assert possible_share(Observation(usage=replace(run, gpu="t4"), decision=whole), RULES, no_gpu) is None

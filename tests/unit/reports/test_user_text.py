@@ -54,7 +54,7 @@ def test_a_month_is_a_short_text_that_ends_with_one_line_to_change() -> None:
     assert max(map(len, lines)) <= WIDTH
     assert lines[0] == "Your jobs on GPUs, 2023-11-07 to 2023-11-14"
     assert "26 jobs booked 46.0 GPU hours." in lines
-    assert "16 had a part of a GPU: 4 kept their price, 3 did not; 4.80 GPU hours saved." in lines
+    assert "16 had a part of a GPU: 4 kept their price, 3 did not; -11.2 GPU hours freed." in lines
     assert lines[-3:] == [
         "One line to change, for the next job like 105 train2:",
         "  Ask for no GPU (it had gres/gpu:1).",

@@ -82,6 +82,20 @@ def test_a_job_is_turned_back_once_it_has_been_stuck_for_a_minute(clock: list[fl
     assert care.status() == {**NOTHING, "turned_back": 1}
 
 
+@pytest.mark.parametrize(("scopes", "turned"), [(("qos=short", "account=lab"), 0), (("qos=spent", "account=lab"), 1)])
+def test_a_waiting_job_that_was_moved_under_a_limit_gets_its_gpu(
+    clock: list[float], scopes: tuple[str, ...], turned: int
+) -> None:
+    manager = Manager(replace(JOB, stuck="", scopes=scopes))
+    care = running_monitor(manager)
+    clusters: Any = care._state.snapshot.clusters
+    clusters[samples.MANAGER] = replace(clusters[samples.MANAGER], unshared={"qos=spent": "it has a limit"})
+    care.run_once()
+    clock[0] += 60
+    care.run_once()
+    assert manager.turned == ["sample:1: no share is for it any more: it has a limit"] * turned
+
+
 def test_a_job_that_is_not_stuck_at_every_look_starts_anew(clock: list[float]) -> None:
     manager = Manager(JOB)
     care = running_monitor(manager)

@@ -306,6 +306,21 @@ def test_the_site_may_let_a_job_use_more_threads_than_its_share_and_never_fewer(
     assert raised == ([f"export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={granted}"] if granted else [])
 
 
+@pytest.mark.parametrize(
+    ("restarts", "line"), [("2", "unset SLURM_RESTART_COUNT"), ("5", "export SLURM_RESTART_COUNT=3")]
+)
+def test_starts_that_were_turned_back_are_no_restarts_for_its_script(
+    node: Node, tmp_path: Path, restarts: str, line: str
+) -> None:
+    """Neither for one that has its whole GPU by now."""
+    scontrol = tmp_path / "scontrol"
+    for mark in ("REWRITE gres/gpu:1 -> gres/mps:40, apart n1, start 3", "BACK gres/mps:40 -> gres/gpu:1, start 3"):
+        scontrol.write_text(f"#!/bin/sh\necho '   AdminComment=site; gpusage 0123456789ab {mark} | it met job 12'\n")
+        scontrol.chmod(0o755)
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_RESTART_COUNT": restarts}
+        assert line in node.run("task_prolog.sh", 7, **OURS, **path)
+
+
 def test_a_device_that_slurm_hides_from_a_step_is_shown_again(node: Node) -> None:
     output = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_JOB="7", GPUSAGE_DEVICE="1", CUDA_VISIBLE_DEVICES="")
     assert "export CUDA_VISIBLE_DEVICES=1" in output
@@ -760,3 +775,6 @@ def test_a_jobs_output_says_once_that_it_has_a_share(node: Node, more: dict[str,
     share = {"GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", **more}
     line = "print gpusage: this job has a share of a GPU, gres/mps:40: 'gpusage decisions 7' says why."
     assert (line in node.run("task_prolog.sh", 7, **share)) is has_message
+    task = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1"}
+    of_task = line.replace("decisions 7", "decisions 5_1")
+    assert (of_task in node.run("task_prolog.sh", 7, **share, **task)) is has_message

@@ -23,6 +23,7 @@ def test_a_type_is_shown_with_its_feature_and_whether_that_can_hold_a_share() ->
     shown = described(replace(POOL, exact_feature="v100"))
     assert "1 of 2 free, shared in 100 units, memory limited by cap, feature v100\n" in shown
     assert "by cap (no cgroup v2), feature" in described(replace(POOL, why_no_wall="no cgroup v2"))
+    assert "8 shards a GPU, which limit nothing" in described(replace(POOL, mps_per_gpu=None, shards_per_gpu=8))
     assert "only theirs" not in described(replace(POOL, site_type="", feature=None))
 
 

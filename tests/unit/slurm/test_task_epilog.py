@@ -52,6 +52,11 @@ STARVED = (
     "[ghost01] RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
     "CUDA out of memory.\nException ignored in: <f>\nTraceback (most recent call last):\n  f\nAttributeError: x",
     "CUDA out of memory.\nTraceback (most recent call last):\n  f\nConnectionResetError: by peer",
+    (
+        "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\nRuleException:\n"
+        "CalledProcessError in file \"Snakefile\":\nCommand 'python train.py' returned non-zero exit status 1.\n"
+        "WorkflowError:\nA job failed."
+    ),
 )
 OTHERWISE = (
     "java.lang.OutOfMemoryError: Java heap space",

@@ -20,7 +20,8 @@ case "${0##*/} $*" in
     *) echo "$*" >>"$(dirname "$0")/commands" ;;
 esac
 """
-MARK = "site; gpusage 0123456789ab REWRITE gres/gpu:1 -> gres/mps:40, constraint (v100|a100)&ib | cheap; ok"
+START = "site; gpusage 0123456789ab REWRITE "
+MARK = f"{START}gres/gpu:1 -> gres/mps:40, constraint (v100|a100)&ib | cheap; ok"
 MET = "it would have started beside job 12 of another user on n1"
 
 
@@ -45,7 +46,7 @@ def commands_to(folder: Path, **environment: str) -> list[str]:
 
 def test_it_avoids_the_nodes_of_strangers_and_keeps_what_its_user_wrote(tmp_path: Path) -> None:
     """Node n3 has a share of its own user; the job of an array is named by its task, for the array is not meant."""
-    after = "REWRITE gres/gpu:1 -> gres/mps:40, avoid n1,n2, constraint (v100|a100)&ib"
+    after = "REWRITE gres/gpu:1 -> gres/mps:40, apart n1,n2, start 2, constraint (v100|a100)&ib"
     assert commands_to(tmp_path, REQUEUE="0") == [
         f"update JobId=18_3 AdminComment=site; gpusage 0123456789ab {after} | {MET}; cheap; ok",
         "update JobId=18_3 Requeue=1",
@@ -62,12 +63,18 @@ def test_a_stranger_on_several_nodes_keeps_it_off_each_of_them_and_off_no_other(
 @pytest.mark.parametrize(("held", "gpu"), [("gres/mps:40,gres/lic:1", "gpu:1"), ("gres:mps:40,gres:lic:1", "mps:100")])
 def test_its_fourth_start_is_on_a_whole_gpu_of_any_type(tmp_path: Path, held: str, gpu: str) -> None:
     """Up to 23.02 slurmctld changes no share into a GPU, and writes its requests in another form."""
-    assert commands_to(tmp_path, HELD=held, SLURM_JOB_RESTART_COUNT="3") == [
-        f"update JobId=18_3 AdminComment=site; gpusage 0123456789ab BACK gres/mps:40 -> gres/{gpu} | {MET}; cheap; ok",
+    before = f"{START}gres/gpu:1 -> gres/mps:40, apart n3, start 4, constraint (v100|a100)&ib | cheap; ok"
+    back = START.replace("REWRITE", "BACK")
+    assert commands_to(tmp_path, HELD=held, MARK=before, SLURM_JOB_RESTART_COUNT="5") == [
+        f"update JobId=18_3 AdminComment={back}gres/mps:40 -> gres/{gpu}, start 5 | {MET}; cheap; ok",
         "requeue 18_3",
         "update JobId=18_3 ExcNodeList= StartTime=now+10 Requeue=1",
         f"update JobId=18_3 Gres={gpu},lic:1 Features=ib",
     ]
+
+
+def test_restarts_of_its_users_do_not_count(tmp_path: Path) -> None:
+    assert "apart n1,n2, start 2, constraint" in commands_to(tmp_path, SLURM_JOB_RESTART_COUNT="6")[0]
 
 
 def test_where_no_node_like_this_one_is_left_it_is_whole_at_once(tmp_path: Path) -> None:
@@ -81,7 +88,7 @@ def test_where_no_node_like_this_one_is_left_it_is_whole_at_once(tmp_path: Path)
 
 def test_a_node_that_its_user_excludes_stays_the_users(tmp_path: Path) -> None:
     """Where a stranger's share runs on it as well: n2."""
-    assert ", avoid n1, constraint" in (lines := commands_to(tmp_path, EXCLUDED="n2", SHOWN="n2"))[0]
+    assert ", apart n1, start 2, constraint" in (lines := commands_to(tmp_path, EXCLUDED="n2", SHOWN="n2"))[0]
     assert lines[-1] == "update JobId=18_3 ExcNodeList=n2,n1 StartTime=now+2 Requeue=1"
 
 
@@ -91,7 +98,7 @@ def test_a_node_that_its_user_excludes_stays_the_users(tmp_path: Path) -> None:
         {"GPUSAGE_ACROSS_USERS": "yes"},
         {"MARK": "gpusage 0123456789ab KEEP gres/mps:40 | it asks for mps itself"},
         {"HERE": "12 CD"},  # its epilog never came
-        {"SLURM_JOB_RESTART_COUNT": "8"},  # slurmctld refuses what it needs
+        {"MARK": MARK.replace("constraint", "start 9, constraint")},  # slurmctld refuses what it needs
     ],
 )
 def test_a_job_that_is_not_ours_or_meets_nobody_starts(tmp_path: Path, change: dict[str, str]) -> None:

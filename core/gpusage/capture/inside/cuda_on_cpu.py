@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from types import SimpleNamespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 NAME = "NVIDIA H100 80GB HBM3"
 MEMORY_BYTES = 80 << 30
-_ZERO = (
-    "memory_allocated max_memory_allocated memory_reserved max_memory_reserved current_device utilization initial_seed"
-)
-_NOTHING = (
-    "synchronize empty_cache set_device manual_seed manual_seed_all seed seed_all init _lazy_init ipc_collect "
-    "reset_peak_memory_stats reset_max_memory_allocated set_rng_state set_rng_state_all "
-    "set_per_process_memory_fraction"
-)
 _TENSOR_TYPES = "Float Double Half BFloat16 Byte Char Short Int Long Bool"
 # Functions that take a device by position.
 _MOVES = frozenset({"to", "type", "empty_like", "zeros_like", "ones_like", "rand_like", "randn_like"})
@@ -38,8 +32,20 @@ def _is_index(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+@contextmanager
+def for_a_tracer() -> Iterator[None]:
+    """Let tensors show where they are, and inference mode be what it is."""
+    before, CudaOnCpu.is_pretending = CudaOnCpu.is_pretending, False
+    try:
+        yield
+    finally:
+        CudaOnCpu.is_pretending = before
+
+
 class CudaOnCpu(TorchFunctionMode):
     """Maps each GPU device in a call to the CPU."""
+
+    is_pretending = True
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call *func* with its devices mapped."""
@@ -49,8 +55,12 @@ class CudaOnCpu(TorchFunctionMode):
             return args[0]
         if name == "pin_memory":
             return args[0]
-        if name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") == "is_cuda":
+        attribute = getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else ""
+        if attribute == "is_cuda":
             return True
+        if attribute == "device" and self.is_pretending:
+            device = func(*args)
+            return GPU if device == CPU else device
         # A device may be named and compared; only what is put there is mapped.
         if func is torch.device:
             return func(*args, **keywords)
@@ -68,8 +78,8 @@ class CudaOnCpu(TorchFunctionMode):
         return func(*args, **keywords)
 
 
-class _Inert:
-    """A stream or an event: every method of it does nothing."""
+class Inert:
+    """A stream, an event, a profiler or a context: every method of it does nothing."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -77,11 +87,17 @@ class _Inert:
     def __getattr__(self, _: str) -> Any:
         return lambda *_, **__: 0.0
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Any:
+        return self
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+class _Zero(int):
+    """The result of a function that needs a GPU: a number, or a context."""
+
+    __enter__ = __exit__ = lambda *_: None
 
 
 class _GeneratorOnCpu(torch.Generator):
@@ -95,42 +111,72 @@ class _GeneratorOnCpu(torch.Generator):
 
 def pretend_cuda(count: int) -> None:
     """Let `torch.cuda` answer as on a host with *count* GPUs; `CudaOnCpu` maps devices."""
-    cuda: Any = torch.cuda
-    for name in _ZERO.split():
-        setattr(cuda, name, lambda *_, **__: 0)
-    for name in _NOTHING.split():
-        setattr(cuda, name, lambda *_, **__: None)
-    cuda.is_available = cuda.is_initialized = lambda: True
-    cuda.device_count = lambda: count
-    cuda.get_device_name = lambda *_: NAME
-    cuda.get_device_capability = lambda *_: (9, 0)
-    cuda.is_bf16_supported = lambda *_, **__: True
-    cuda.mem_get_info = lambda *_: (MEMORY_BYTES, MEMORY_BYTES)
-    cuda.memory_stats = lambda *_, **__: {}
-    cuda.get_rng_state = lambda *_: torch.get_rng_state()
-    cuda.get_rng_state_all = lambda: [torch.get_rng_state()]
+    anything: Any = torch
+    accelerator = getattr(anything, "accelerator", SimpleNamespace())  # PyTorch 2.6 and later
+    modules = (anything.cuda, anything.cuda.memory, anything.cuda.random, anything.cuda.nvtx, accelerator)
+    for module in modules:
+        _silence(module)
+
     properties = {"name": NAME, "major": 9, "minor": 0, "total_memory": MEMORY_BYTES, "multi_processor_count": 132}
-    cuda.get_device_properties = lambda *_: SimpleNamespace(**properties)
-    # Without a GPU there is nothing to wait for.
-    cuda.Event = cuda.Stream = _Inert
-    cuda.stream = cuda.device = lambda *_, **__: nullcontext()
-    cuda.current_stream = cuda.default_stream = lambda *_, **__: _Inert()
-    _pretend_accelerator(count)
+    answers = {
+        "is_available": True,
+        "is_initialized": True,
+        "is_bf16_supported": True,
+        "is_tf32_supported": True,
+        "device_count": count,
+        "get_device_name": NAME,
+        "get_device_capability": (9, 0),
+        "get_device_properties": SimpleNamespace(**properties),
+        "get_arch_list": ["sm_90"],
+        "mem_get_info": (MEMORY_BYTES, MEMORY_BYTES),
+        "memory_stats": {},
+        "memory_summary": "",
+        "get_rng_state": torch.get_rng_state(),
+        "get_rng_state_all": [torch.get_rng_state()],
+        "current_stream": anything.cuda.Stream(),
+        "default_stream": anything.cuda.Stream(),
+        "current_accelerator": torch.device("cuda"),
+    }
+    for module in modules:
+        for name in answers.keys() & vars(module).keys():
+            setattr(module, name, _constant(getattr(module, name), answers[name]))
+    anything.cuda.make_graphed_callables = lambda callables, *_, **__: callables
+    # What a file says lay on a GPU stays where it was read.
+    torch.serialization.register_package(
+        0, lambda _: None, lambda storage, location: storage if str(location).startswith("cuda") else None
+    )
+    anything.UntypedStorage.cuda = anything.TypedStorage.cuda = lambda self, *_, **__: self
+    anything.backends.cudnn.is_acceptable = lambda _: False  # for recurrent layers, whose weights it would put in a row
+    enter = anything.inference_mode.__enter__
+
+    def enter_without_gradients(self: Any) -> None:
+        # Tensors of this mode refuse a later use in training, and a tracer needs them.
+        if CudaOnCpu.is_pretending:
+            self._inference_mode_context = torch.set_grad_enabled(not self.mode)
+        else:
+            enter(self)
+
+    anything.inference_mode.__enter__ = enter_without_gradients
     _map_modules()
     _map_types()
 
 
-def _pretend_accelerator(count: int) -> None:
-    accelerator: Any = getattr(torch, "accelerator", None)  # PyTorch 2.6 and later
-    if accelerator is None:
-        return
+def _silence(module: Any) -> None:
+    """Let every function of *module* return zero, and make its classes ones that do nothing, for there is no GPU."""
+    for name, value in list(vars(module).items()):
+        # Functions that PyTorch's own modules share are defined elsewhere.
+        if not str(getattr(value, "__module__", "")).startswith(("torch.cuda", "torch.accelerator")):
+            continue
+        if isinstance(value, FunctionType):
+            setattr(module, name, _constant(value, _Zero()))
+        # A class stays one, because programs ask whether an object is of it.
+        elif isinstance(value, type) and not (issubclass(value, Exception) or name.endswith(("Tensor", "Storage"))):
+            setattr(module, name, type(name, (Inert,), {}))
 
-    accelerator.is_available = lambda: True
-    accelerator.device_count = lambda: count
-    accelerator.current_accelerator = lambda *_, **__: torch.device("cuda")
-    accelerator.current_device_index = accelerator.current_device_idx = lambda: 0
-    for name in ("synchronize", "set_device_index", "set_device_idx", "empty_cache"):
-        setattr(accelerator, name, lambda *_, **__: None)
+
+def _constant(function: Any, value: Any) -> Any:
+    """Return a function that passes for *function*, and returns *value*."""
+    return wraps(function)(lambda *_, **__: value)
 
 
 def _map_types() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
+from gpusage.capture.inside.cuda_on_cpu import for_a_tracer
 from gpusage.capture.inside.observer import weights_of
 from gpusage.graphs.torch.batches import as_autocast
 from gpusage.graphs.torch.module import unchanged
@@ -59,7 +60,7 @@ class HollowCalls:
         """Return the result of *module* for these arguments, with zeros as values and with its gradient, if any."""
         key = _key(module, args, kwargs)
         if key is None or key not in self._outputs:
-            with torch._C.DisableTorchFunctionSubclass(), unchanged(module):
+            with torch._C.DisableTorchFunctionSubclass(), unchanged(module), for_a_tracer():
                 returned = outputs_on_meta(module, *as_autocast(module, (args, kwargs)))
             if key is None or any(hasattr(leaf, "__dict__") and _is_other(leaf) for leaf in tree_leaves(returned)):
                 return self._filled(module, returned, (args, kwargs))

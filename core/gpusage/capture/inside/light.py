@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpusage.capture.inside.cuda_on_cpu import Inert
 from gpusage.capture.inside.observer import AUTOCAST, weights_of
 
 LARGE_ELEMENTS = 1 << 16
@@ -49,6 +50,9 @@ def make_light(left_out: LeftOut) -> None:
     _leave_out_initial_values()
     _leave_out_compilation(left_out)
     _load_without_workers()
+    # A profiler measures nothing here.
+    anything: Any = torch
+    anything.profiler.profile = anything.autograd.profiler.profile = Inert
     _checkpoint_directly(left_out)
     _wrap_alone(left_out)
     if torch.distributed.is_available():
@@ -220,6 +224,7 @@ def _join_alone(left_out: LeftOut) -> None:
 
 def _divide_nothing(left_out: LeftOut, module_class: Any) -> Callable[..., Any]:
     """Return a substitute for `fully_shard`: the methods that *module_class* gives to a module do nothing."""
+    from torch.distributed.tensor import Shard  # takes seconds
 
     def shard(modules: Any, *_: Any, mp_policy: Any = None, **__: Any) -> Any:
         left_out.strategy = "fsdp"
@@ -227,6 +232,8 @@ def _divide_nothing(left_out: LeftOut, module_class: Any) -> Callable[..., Any]:
         for module in [modules] if isinstance(modules, nn.Module) else modules:
             own = type(module)
             module.__class__ = type(own.__name__, (own, module_class), {})
+            for weight in module.parameters():
+                weight.placements = (Shard(0),)  # which some programs check
         return modules
 
     return shard

@@ -13,13 +13,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
-MAXIMUM_CALLS = 64
+MAXIMUM_CALLS = 256
 # The division of the model by its wrapper's class; DeepSpeed's stage is added, and a compiler's wrapper divides
 # nothing.
 _WRAPPERS = {
@@ -51,6 +54,7 @@ class Call:
         form: Structure of ``args`` and ``kwargs`` over the leaves.
         generated: Tokens of the prompt and new tokens, if a language model generates.
         count: Number of such calls.
+        outer: The call that made it, of a module that is taken apart.
     """
 
     reference: Callable[[], nn.Module | None]
@@ -61,6 +65,7 @@ class Call:
     precision: str | None
     generated: tuple[int, int] | None = None
     count: int = 1
+    outer: Call | None = None
 
     @property
     def module(self) -> nn.Module:
@@ -100,6 +105,7 @@ class Observer:
         strategy: Division of the model among several GPUs, by its wrapper, or ``None``.
         precision: DeepSpeed's precision, to which it casts the weights itself.
         sharded: References to each called `FullyShardedDataParallel`, by id.
+        apart: Calls of the modules whose parts are observed in their place, by the module's id.
     """
 
     replace: Callable[[Call, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
@@ -108,6 +114,8 @@ class Observer:
     strategy: str | None = None
     precision: str | None = None
     sharded: dict[int, Callable[[], nn.Module | None]] = field(default_factory=dict)
+    apart: dict[int, Call] = field(default_factory=dict)
+    _outer: Call | None = None
     original: Any = nn.Module.__call__
     _observed: Any = None
 
@@ -122,12 +130,49 @@ class Observer:
         module_class: Any = nn.Module
         module_class.__call__ = self._observed = call
 
+        def begin(own_class: Any, **words: Any) -> None:
+            super(nn.Module, own_class).__init_subclass__(**words)
+            forward = vars(own_class).get("forward")
+            # Of a library's class the source is read, which this would hide.
+            if isinstance(forward, FunctionType) and not _is_of_library(own_class):
+                own_class.forward = self._observed_forward(forward)
+
+        module_class.__init_subclass__ = classmethod(begin)
+
+    def _observed_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return *forward*, which a program may call itself, in the place of the module."""
+        observer = self
+        module_class: Any = nn.Module
+
+        @wraps(forward)
+        def call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            is_within = module_class.__call__ is not observer._observed or id(self) in observer.apart
+            return (forward if is_within else module_class.__call__)(self, *args, **kwargs)
+
+        return call
+
     def uninstall(self) -> None:
         """Stop observing; a replacement of the call that came after ours stays."""
         module_class: Any = nn.Module
         if module_class.__call__ is self._observed:
             module_class.__call__ = self.original
         self._observed = None
+
+    def observe_parts(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the module of *call* itself, and observe its parts in its place, now and later.
+
+        Raises:
+            Exception: The module's own, if its parts' hollow results do not suit it.
+        """
+        module_class: Any = nn.Module
+        self.apart.setdefault(id(call.module), call)
+        outer, self._outer = self._outer, call.outer or call
+        module_class.__call__ = self._observed
+        try:
+            return self.original(call.module, *args, **kwargs)
+        finally:
+            self._outer = outer
+            module_class.__call__ = self.original
 
     def note(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Note a call of *outer*; ``None`` for a call of no model."""
@@ -199,6 +244,7 @@ class Observer:
             is_training=module.training,
             has_gradient=torch.is_grad_enabled(),
             precision=AUTOCAST.get(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else None,
+            outer=self._outer,
         )
         key = call.key()
         for known in self.calls:
@@ -235,6 +281,11 @@ def _wrapper_name(module: Any) -> str:
     """Return the name of the library's wrapper class of *module*; empty for other modules."""
     names = (each.__name__ for each in type(module).__mro__ if each.__module__.partition(".")[0] in _LIBRARIES)
     return next((name for name in names if name in _WRAPPERS), "")
+
+
+def _is_of_library(module_class: type) -> bool:
+    file = getattr(sys.modules.get(module_class.__module__), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
 def parts_of(module: nn.Module) -> Iterator[nn.Module]:

@@ -21,7 +21,6 @@ import signal
 import socket
 import struct
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -31,6 +30,8 @@ SCRATCH_BYTES = 1 << 30
 FILE_BYTES = 1 << 30
 """Largest file of the program."""
 _NEW_USER, _NEW_MOUNTS, _NEW_PROCESSES, _NEW_NETWORK = 0x10000000, 0x00020000, 0x20000000, 0x40000000
+_NEW_IPC = 0x08000000
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the program gets one of its own
 _PRIVATE, _RECURSIVE = 1 << 18, 1 << 14
 _MOUNT_SETATTR, _AT_RECURSIVE, _READ_ONLY = 442, 0x8000, 1
 """The number of the system call, which is the same on all architectures since 5.12."""
@@ -81,7 +82,7 @@ def overlaid(folders: Iterable[Path], mounts: Sequence[Path]) -> list[Path]:
 
 def _enter_namespaces(*, has_network: bool) -> None:
     user, group = os.getuid(), os.getgid()
-    _check(_libc.unshare(_NEW_USER | _NEW_MOUNTS | _NEW_PROCESSES | (0 if has_network else _NEW_NETWORK)))
+    _check(_libc.unshare(_NEW_USER | _NEW_MOUNTS | _NEW_PROCESSES | _NEW_IPC | (0 if has_network else _NEW_NETWORK)))
     # Without root, a group can be mapped only after setgroups is given up (user_namespaces(7)).
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
@@ -97,13 +98,13 @@ def _overlay(folders: Iterable[Path]) -> None:
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     mounts = [Path(line.split(" ")[4].encode().decode("unicode_escape")) for line in lines]
     targets = overlaid([each.resolve() for each in folders if each.is_dir()], mounts)
-    scratch = tempfile.mkdtemp(prefix="gpusage-capture-")
     # Private first, so that no mount here reaches the host's own namespace.
     _mount("none", "/", "", _PRIVATE | _RECURSIVE, "")
     attributes = struct.pack("4Q", _READ_ONLY, 0, 0, 0)
     _check(_libc.syscall(_MOUNT_SETATTR, -1, b"/", _AT_RECURSIVE, attributes, len(attributes)))
-    _mount("none", scratch, "tmpfs", 0, f"size={SCRATCH_BYTES},mode=700")
-    work = os.open(scratch, os.O_PATH)  # the overlay on /tmp hides its name
+    # On a folder that each host has: one of our own would stay behind. The second one there hides it at the end.
+    _mount("none", _SHARED_MEMORY, "tmpfs", 0, f"size={SCRATCH_BYTES},mode=700")
+    work = os.open(_SHARED_MEMORY, os.O_PATH)
 
     for number, target in enumerate(targets):
         upper = f"/proc/self/fd/{work}/{number}"
@@ -114,7 +115,7 @@ def _overlay(folders: Iterable[Path]) -> None:
         _mount("overlay", str(target), "overlay", 0, words)
         os.close(lower)
 
-    _mount("none", "/dev/shm", "tmpfs", 0, f"size={SCRATCH_BYTES}")  # noqa: S108 - one of its own
+    _mount("none", _SHARED_MEMORY, "tmpfs", 0, f"size={SCRATCH_BYTES}")
     os.close(work)
 
 

@@ -22,11 +22,11 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu, pretend_cuda
+from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu, for_a_tracer, pretend_cuda
 from gpusage.capture.inside.hollow import HollowCalls
 from gpusage.capture.inside.libraries import make_libraries_light
 from gpusage.capture.inside.light import LeftOut, make_light
-from gpusage.capture.inside.observer import Call, Observer, with_gradient
+from gpusage.capture.inside.observer import Call, Observer, weights_of, with_gradient
 from gpusage.capture.inside.step import MAXIMUM_FAILURE_CHARACTERS, Observation, record_of_step
 from gpusage.graphs.card.text import to_document
 
@@ -54,6 +54,9 @@ class Session:
         self._is_full = False
         self._called_at_s: float | None = None
         self._hollow = HollowCalls()
+        self._earlier: list[Call] = []
+        self._computed: set[int] = set()
+        self._places: dict[int, int] = {}
 
     def run(self, program: Sequence[str]) -> NoReturn:
         """Run *program*, a script or ``-m`` and a module with its arguments, and send the record."""
@@ -108,9 +111,9 @@ class Session:
         }
 
         try:
-            if self.observer.calls:
+            if self.observer.calls or self._earlier:
                 self.send({"stage": "the card"})
-                with torch.enable_grad(), CudaOnCpu():
+                with torch.enable_grad(), CudaOnCpu(), for_a_tracer():
                     record |= self._observed()
         except BaseException as error:  # the record has the reason; the keys count without a graph
             traceback.print_exc()
@@ -127,8 +130,11 @@ class Session:
     def _observed(self) -> dict[str, Any]:
         for weight in self._trained.values():
             weight.requires_grad_()
+        # A full cycle has all calls of a step, and nothing else; without one, an evaluation may have come last.
+        updated = self._accumulate is not None and not self._is_full
+        calls = self._earlier if updated else self.observer.calls or self._earlier
         observation = Observation(
-            calls=self.observer.calls,
+            calls=sorted(calls, key=lambda call: self._places[id(call.module)]),
             optimizers=self._optimizers or self._live,
             accumulate=self._accumulate,
             is_full=self._is_full,
@@ -147,18 +153,32 @@ class Session:
 
     def _replace(self, call: Call, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._called_at_s = self._called_at_s or time.process_time()
+        self._places.setdefault(id(call.module), len(self._places))
         # Called inside a compiled function, a model is compiled itself.
         if self.left_out.compiled_depth:
             self.left_out.is_compiled = True
-        is_inference = not call.has_gradient and not self._live
-        if is_inference and (call.generated or call.count >= INFERENCE_CALLS):
+        is_apart = id(call.module) in self.observer.apart
+        # Of a model in parts, its own calls count, so that all parts have as many.
+        calls = self.observer.apart[id(call.module)] if is_apart else call
+        calls.count += is_apart
+        is_inference = not (call.has_gradient or self._live or call.outer)
+        if is_inference and (call.generated or calls.count >= INFERENCE_CALLS):
             self.finish("inference")
-        try:
-            return self._hollow.call(call.module, args, kwargs)
-        except Exception as error:  # some modules need values, as in a condition on a tensor
-            name = type(call.module).__name__
-            self.real_calls.setdefault(name, f"{type(error).__name__}: {error}"[:MAXIMUM_FAILURE_CHARACTERS])
-            return self.observer.original(call.module, *args, **kwargs)
+        if not (is_apart or id(call.module) in self._computed):
+            try:
+                return self._hollow.call(call.module, args, kwargs)
+            except Exception as error:  # some modules need values, as in a condition on a tensor
+                name = type(call.module).__name__
+                self.real_calls.setdefault(name, f"{type(error).__name__}: {error}"[:MAXIMUM_FAILURE_CHARACTERS])
+                is_apart = any(next(weights_of(part), None) is not None for part in call.module.children())
+        if is_apart:
+            # Its parts may run on shapes, and what lies between them is computed.
+            self.observer.calls = [each for each in self.observer.calls if each is not call]
+            with suppress(Exception):
+                return self.observer.observe_parts(call, args, kwargs)
+            self.observer.calls.append(self.observer.apart.pop(id(call.module)))
+        self._computed.add(id(call.module))
+        return self.observer.original(call.module, *args, **kwargs)
 
     def _hook(self) -> None:
         """Observe modules, optimizers and backward passes; updates with hollow gradients do nothing."""
@@ -169,6 +189,9 @@ class Session:
         def begin_observed(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             begin(optimizer, *args, **kwargs)
             session._live.append(optimizer)
+            # What came before has tried the model, and is no step.
+            if session._accumulate is None:
+                session._begin_segment()
 
         def step(optimizer: Any, closure: Callable[[], Any] | None = None, *_: Any, **__: Any) -> Any:
             with torch.enable_grad():
@@ -209,9 +232,14 @@ class Session:
             self._accumulate, self._is_full = self._passes(), True
             self.finish("cycle")
         self._accumulate = self._passes()
+        self._begin_segment()
         # What came before the first update may have been an evaluation, so the next cycle counts.
         self._before, self._backward_count = self._hollow.backward_counts.copy(), 0
         self._backward_counts.clear()
+
+    def _begin_segment(self) -> None:
+        self._earlier = self.observer.calls or self._earlier
+        self.observer.calls = []
 
     def _passes(self) -> int:
         """Return the number of passes since the last update, at most one for each backward pass."""

@@ -89,8 +89,10 @@ def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
         if by_hand:
             return True, by_hand
         # Without an update and a gradient the program infers: what it calls most is its model.
-        most = max(call.count for call in calls)
-        return False, [call for call in calls if call.count == most][:_MOST_INFERENCE_CALLS]
+        most = max(calls, key=lambda call: call.count)
+        if most.outer is not None:
+            return False, [call for call in calls if call.outer is not None]
+        return False, [call for call in calls if call.count == most.count][:_MOST_INFERENCE_CALLS]
 
     # Weights that no optimizer updates are a teacher's, or frozen.
     trained = {id(p) for each in observation.optimizers for group in each.param_groups for p in group["params"]}
@@ -122,8 +124,9 @@ def _autocast_inside() -> Iterator[list[str]]:
 
 
 def modules_of(calls: Sequence[Call]) -> list[nn.Module]:
-    """Return the modules of *calls*, each once."""
-    return list({id(call.module): call.module for call in calls}.values())
+    """Return the modules that the program called for *calls*, each once."""
+    modules = [(call.outer or call).module for call in calls]
+    return list({id(module): module for module in modules}.values())
 
 
 def weight_count(modules: Sequence[nn.Module], *, only_trained: bool = False) -> int:
@@ -209,9 +212,9 @@ def _batch(call: Call, graph: ModelGraph | None) -> Key:
     if not leads:
         return Key(value="1", mark=GUESSED)
     # Without a graph nothing shows which size follows the batch.
-    if graph is None:
+    if graph is None or (graph.fixed_batch_size is not None and call.outer is not None):
         lead = Batch(size=leads[0][0])
-        args, kwargs = call.arguments(_on_meta)
+        args, kwargs = (call.outer or call).arguments(_on_meta)
         inputs = args or tuple(kwargs.values())
         return Key(value=str(sample_count(inputs, lead)), mark=GUESSED)
     if graph.fixed_batch_size is not None:

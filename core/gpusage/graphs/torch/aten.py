@@ -55,11 +55,7 @@ def recurrent_cell(recording: Recording, call: AtenCall) -> None:
     step = replace(source, key=("step", source.key), shape=(1, *source.shape))
     recording.alias(source, step)
     others = iter_tensors([call.arguments.get(name) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "hx")])
-    attributes: dict[str, Attribute] = {
-        "direction": "forward",
-        "hidden_size": call.outputs[0].shape[-1],
-        "layout": 0,
-    }
+    attributes: dict[str, Attribute] = {"direction": "forward", "hidden_size": call.outputs[0].shape[-1], "layout": 0}
 
     recording.add(call.name.split("_")[0].upper(), (step, *others), call.outputs, attributes)
 

@@ -12,14 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from gpusage.graphs.batch_sizes import (
-    ModelRun,
-    edge_list_inputs,
-    edges_note,
-    scale_one_batch,
-    scaled_note,
-    to_graph,
-)
+from gpusage.graphs.batch_sizes import ModelRun, edge_list_inputs, edges_note, scale_one_batch, scaled_note, to_graph
 from gpusage.graphs.model_files import MAXIMUM_NODES, check_shape, printable, quoted
 from gpusage.graphs.torch.aten import record
 from gpusage.graphs.torch.recording import (

@@ -272,14 +272,18 @@ class FailureRecorder(threading.Thread):
             output.measure(now_s)
 
     def _held_by_others(self) -> frozenset[tuple[int, int]]:
-        """Return the files that this user's processes outside the job write, on this node."""
+        """Return the job's outputs that this user's processes outside the job write, on this node."""
         # The manager's process that started the job has the job's output open, too, and what it started may have ended.
         own = self._processes.refresh() | self._starters
         held: set[tuple[int, int]] = set()
         for each in PROC.iterdir():
             with suppress(OSError):
-                if each.name.isdigit() and int(each.name) not in own and each.stat().st_uid == self._uid:
-                    held.update(_written_files(int(each.name)))
+                pid = int(each.name) if each.name.isdigit() else 0
+                if pid and pid not in own and each.stat().st_uid == self._uid:
+                    files = _written_files(pid).keys() & self._outputs.keys()
+                    # What the job has just started was nobody's before, and until its exec not even has its marks.
+                    if files and not self._processes.owns(pid) and self._processes.parent(pid) not in own - {1}:
+                        held |= files
         return frozenset(held)
 
     def _write(self, line: str) -> None:

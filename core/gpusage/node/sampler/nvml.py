@@ -1,6 +1,7 @@
 """NVML's counters of a GPU: the built-in plugin of `read_gpu`.
 
-A counter that a GPU or a driver lacks is unknown, and never zero.
+A counter that a GPU or a driver lacks is unknown, and never zero. Of a slice (MIG) the driver's own utilization is
+none; since Hopper the hardware's counters (GPM) have it for each instance, before there is memory alone.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any, TypeVar
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import GpuReading
 
-GPM_METRICS = {"sm_activity": 2, "dram_activity": 10}
-"""Numbers of nvmlGpmMetricId_t; Hopper and later GPUs have these counters."""
+GPM_METRICS = {"gpu_utilization": 1, "sm_activity": 2, "dram_activity": 10}
+"""Numbers of nvmlGpmMetricId_t; Hopper and later GPUs have these counters. The first is the time with any work."""
 _TYPES: Mapping[int, str] = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
 """Members of nvmlValue_t by nvmlValueType_t."""
 _PROCESS_KINDS = ("Compute", "MPSCompute")
@@ -45,17 +46,23 @@ class Gauge:
         self._name = _text(nvml.nvmlDeviceGetName(handle))
         self._newest_us = 0
         self._gpm: Any = None
-        self._has_gpm = (
-            self._value_or_none(lambda: bool(nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)) or False
-        )
+
+        # The counters of an instance are asked of its GPU, by the instance's number.
+        self._board, self._instance = handle, None
+        if self._value_or_none(lambda: nvml.nvmlDeviceIsMigDeviceHandle(handle).value):
+            self._board = self._value_or_none(lambda: nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
+            self._instance = self._value_or_none(lambda: nvml.nvmlDeviceGetGpuInstanceId(handle))
+        support = self._value_or_none(lambda: nvml.nvmlGpmQueryDeviceSupport(self._board).isSupportedDevice)
+        is_known = self._board is handle or self._instance is not None
+        self._has_gpm = bool(support) and is_known
 
     def read(self) -> GpuReading:
         """Return the counters' values now."""
         energy_mj = self._value_or_none(lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
-        activities = self._activities()
+        activities, utilization = self._activities(), self._utilization()
         return GpuReading(
             name=self._name,
-            gpu_utilization=self._utilization(),
+            gpu_utilization=activities.get("gpu_utilization") if utilization is None else utilization,
             sm_activity=activities.get("sm_activity"),
             dram_activity=activities.get("dram_activity"),
             # NVML counts millijoules.
@@ -121,7 +128,10 @@ class Gauge:
         return {}
 
     def _gpm_sample(self) -> Any:  # a pointer of NVML's
-        return self._nvml.nvmlGpmSampleGet(self._handle, self._nvml.nvmlGpmSampleAlloc())
+        sample = self._nvml.nvmlGpmSampleAlloc()
+        if self._instance is None:
+            return self._nvml.nvmlGpmSampleGet(self._handle, sample)
+        return self._nvml.nvmlGpmMigSampleGet(self._board, self._instance, sample)
 
     def _gpm_between(self, first: Any, last: Any) -> dict[str, float]:  # pointers of NVML's
         nvml = self._nvml

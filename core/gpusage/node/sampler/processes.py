@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -20,7 +22,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _READ = re.compile(r"^read_bytes: (\d+)", re.MULTILINE)
 _SERVER = "nvidia-cuda-mps"
 _CPU_FILES = (("cpu.stat", re.compile(r"usage_usec (\d+)"), 1e-6), ("cpuacct.usage", re.compile(r"(\d+)"), 1e-9))
-_SCANS_PER_PROCESS = 2
+_SETTLES_S = 1.0
+"""A process is examined until it is known for so long: a fork has the environment of what started it until its exec."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +32,12 @@ class ProcessSelector:
 
     Attributes:
         variable: Entry of their environment, ``JOB_ID=12``; may be empty.
-        cgroup: Name of a folder in their cgroup's path, ``job_12``; may be empty.
+        cgroups: Names that the job's folder in their cgroup's path may have: ``job_12``.
         uid: Their user.
     """
 
     variable: str
-    cgroup: str
+    cgroups: tuple[str, ...]
     uid: int
 
 
@@ -59,7 +62,7 @@ class JobProcesses:
         self._selector = selector
         self._proc = proc
         self._cgroups = cgroups
-        self._scans: dict[int, int] = {}
+        self._settled_s: dict[int, float] = {}
         self._own: dict[int, tuple[float, int]] = {}
         self._parents: dict[int, int] = {}
         self._used_by_ended = (0.0, 0)
@@ -76,13 +79,14 @@ class JobProcesses:
             if self._parents.pop(pid, 0) not in self._own:
                 self._used_by_ended = (self._used_by_ended[0] + cpu_s, self._used_by_ended[1] + read_bytes)
 
-        self._scans = {pid: self._scans.get(pid, 0) for pid in running}
-        for pid in running:
-            # A new fork still has the environment of what started it, so each process is examined twice.
-            if pid not in self._own and self._scans[pid] < _SCANS_PER_PROCESS:
-                self._scans[pid] += 1
+        now_s = time.monotonic()
+        self._settled_s = {pid: self._settled_s.get(pid, now_s + _SETTLES_S) for pid in running}
+        for pid, settled_s in self._settled_s.items():
+            if pid not in self._own and settled_s < inf:
                 if self.owns(pid):
                     self._own[pid] = (0.0, 0)
+                elif settled_s <= now_s:
+                    self._settled_s[pid] = inf
 
         for pid in self._own:
             self._measure(pid)
@@ -119,6 +123,14 @@ class JobProcesses:
         """Return the processes that started one of the job's; the manager's own is among them."""
         return frozenset(self._parents.values())
 
+    def parent(self, pid: int) -> int:
+        """Return what started *pid*.
+
+        Raises:
+            OSError: There is no such process.
+        """
+        return int(self._stat(pid)[1])
+
     def owns(self, pid: int) -> bool:
         """Return whether *pid* is a process of the job; unknown processes are not."""
         folder = self._proc / str(pid)
@@ -145,23 +157,29 @@ class JobProcesses:
     def _group_of(self, folder: Path) -> Path | None:
         """Return the job's cgroup below the mount, if the process in *folder* is in it."""
         # Version 2 has one line with no controllers; version 1 has processor time under cpuacct.
-        for line in (folder / "cgroup").read_text().splitlines() if self._selector.cgroup else ():
+        for line in (folder / "cgroup").read_text().splitlines() if self._selector.cgroups else ():
             _, controllers, path = line.split(":", 2)
-            head, separator, _ = f"{path}/".partition(f"/{self._selector.cgroup}/")
-            if separator and controllers in ("", "cpuacct", "cpu,cpuacct"):
-                return Path(controllers) / head.lstrip("/") / self._selector.cgroup
+            for name in self._selector.cgroups if controllers in ("", "cpuacct", "cpu,cpuacct") else ():
+                head, separator, _ = f"{path}/".partition(f"/{name}/")
+                if separator:
+                    return Path(controllers) / head.lstrip("/") / name
         return None
 
     def _measure(self, pid: int) -> None:
         """Read the consumption of *pid* and of its ended children; the last figures stay where it has just ended."""
         cpu_s, read_bytes = self._own[pid]
         with suppress(OSError, IndexError, ValueError):
-            # The name may have spaces and brackets, so fields count from behind it: the parent, and further on
-            # utime, stime, cutime and cstime (proc_pid_stat(5)).
-            fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            fields = self._stat(pid)
             self._parents[pid] = int(fields[1])
             cpu_s = max(cpu_s, sum(map(int, fields[11:15])) / _TICKS_PER_S)
         with suppress(OSError):
             match = _READ.search((self._proc / str(pid) / "io").read_text())
             read_bytes = max(read_bytes, int(match[1])) if match else read_bytes
         self._own[pid] = (cpu_s, read_bytes)
+
+    def _stat(self, pid: int) -> list[str]:
+        """Return what the kernel says of *pid* behind its name, in which may be blanks and brackets (proc_pid_stat(5)).
+
+        The second is the parent; utime, stime, cutime and cstime begin with the twelfth.
+        """
+        return (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()

@@ -333,10 +333,7 @@ def inference_need(parameters: MemoryParameters, graph: ModelGraph, tensor_peak:
     # Nobody measured it, so a share's end lies as far above as that of training at least.
     farthest = max(uncertain, float(factors[_NEED_SHARE_HIGH] / factors[_POINT]) * spread(0.0, graph))
     return MemoryInterval(
-        value=tensor_peak,
-        low=tensor_peak / uncertain,
-        high=tensor_peak * uncertain,
-        share_high=tensor_peak * farthest,
+        value=tensor_peak, low=tensor_peak / uncertain, high=tensor_peak * uncertain, share_high=tensor_peak * farthest
     )
 
 

@@ -117,11 +117,7 @@ def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, wo
 
 
 NOTHING_SENT = CopyTraffic(
-    sum_count=0.0,
-    sum_bytes=0.0,
-    ring=RingTraffic(0.0, 0.0),
-    experts=ExpertTraffic(0.0, 0.0),
-    handover_bytes=0.0,
+    sum_count=0.0, sum_bytes=0.0, ring=RingTraffic(0.0, 0.0), experts=ExpertTraffic(0.0, 0.0), handover_bytes=0.0
 )
 """One GPU has the whole copy."""
 

@@ -11,12 +11,7 @@ from gpusage.devices.precisions import AUTOCAST, QUANTISED_BYTES, parameter_shar
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.parallel.data_parallel import is_megatron
 from gpusage.predictors.parallel.expert_parallel import own_share
-from gpusage.predictors.times.low_precision import (
-    CAST_TRAFFIC,
-    casts_of,
-    dequantization_work,
-    narrow_products,
-)
+from gpusage.predictors.times.low_precision import CAST_TRAFFIC, casts_of, dequantization_work, narrow_products
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering, is_adapter, is_autocast, is_fused
 from gpusage.predictors.work.operators import OperatorClass

@@ -348,10 +348,5 @@ def _autocast_rule(node: Node, role: int) -> _AutocastRule:
     return _AutocastRule.AS_READ
 
 
-_NARROW_CLASSES = (
-    OperatorClass.CONVOLUTION,
-    OperatorClass.PRODUCT,
-    OperatorClass.ATTENTION,
-    OperatorClass.RECURRENT,
-)
+_NARROW_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.PRODUCT, OperatorClass.ATTENTION, OperatorClass.RECURRENT)
 _WIDE_TYPES = ("Softmax", "LogSoftmax", "Exp", "Log", "Pow", "Reciprocal", "Softplus", "CumSum", "ReduceL2")

@@ -47,6 +47,7 @@ AMOUNTS = {
     "booked": "as granted, a share as its part",
     "used": "with a kernel running",
     "idle": "without a kernel running",
+    "held": "that was kept from other jobs, of two on a GPU half for each",
     "unseen": "for which it is unknown whether a kernel ran",
 }
 Address = tuple[str, int]

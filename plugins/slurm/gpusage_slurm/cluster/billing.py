@@ -47,6 +47,11 @@ def bills_others(partition: Line) -> bool:
     return any(value.strip("0.kmgtp") and not is_gpu_resource(name) and name != SHARES for name, _, value in pairs)
 
 
+def bills_cpus(partition: Line) -> bool:
+    """Return whether jobs without a GPU are billed in *partition*: without weights, Slurm bills CPUs."""
+    return partition.get("TRESBillingWeights", "") in ("", "(null)") or bills_others(partition)
+
+
 def with_billing_weights(cluster: Cluster, partitions: Sequence[Line]) -> Cluster:
     """Return *cluster* with the billing weight of a GPU of each pool, by its most expensive partition."""
     weights = {partition["PartitionName"]: billing_weights(partition) for partition in partitions}

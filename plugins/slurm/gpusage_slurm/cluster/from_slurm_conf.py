@@ -17,7 +17,7 @@ from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster
 from gpusage_slurm.cluster.hostlist import expand_hostlist
 from gpusage_slurm.cluster.nodes import NodeState
-from gpusage_slurm.cluster.pools import pools_of
+from gpusage_slurm.cluster.pools import naming_notes, pools_of
 from gpusage_slurm.install.slurm_conf import read_files
 from gpusage_slurm.settings import MANAGER
 
@@ -57,7 +57,8 @@ def cluster_of_slurm_conf(path: str, catalogue: GpuCatalogue) -> Cluster | None:
         raise RequestError(message)
 
     default = next((each["partitionname"] for each in partitions if each.get("default", "").upper() == "YES"), None)
-    return Cluster(manager=MANAGER, version="", pools=pools, default_partition=default)
+    notes = naming_notes(nodes, pools)
+    return Cluster(manager=MANAGER, version="", pools=pools, default_partition=default, notes=notes)
 
 
 def _with_defaults(lines: list[Settings], key: str) -> Iterator[Settings]:

@@ -24,6 +24,7 @@ from gpusage_hooks.types import OF_USER, GpuPool
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.billing import (
     SHARES,
+    bills_cpus,
     bills_others,
     gpu_weights,
     is_gpu_resource,
@@ -192,11 +193,13 @@ class _Billing:
         counts_shares: Whether all of them bill a share as its part of a GPU.
         gpu_weight: The lowest weight of a GPU there: with it a limit on billing never allows more GPUs.
         remedies: What is to be set before a limit on billing is of use.
+        bills_cpus: Names of the partitions, of all, where a limit on billing would limit jobs without a GPU too.
     """
 
     counts_shares: bool
     gpu_weight: float
     remedies: tuple[str, ...]
+    bills_cpus: tuple[str, ...]
 
     def limit(self, row: Line, keys: Sequence[str], scope: str, whose: str, place: str) -> Limit | None:
         """Return the first limit among the *keys* of *row* that does not hold for shares.
@@ -218,6 +221,11 @@ class _Billing:
                 if not is_gpu_resource(name) or meets_limit or is_counted:
                     continue
                 command = f"sacctmgr modify {place} set {key}=billing={billing:g}"
+                if self.bills_cpus:
+                    names = ", ".join(self.bills_cpus)
+                    command = (
+                        f"{key}=billing={billing:g} in a QOS for GPUs alone: it also limits CPUs in partition {names}"
+                    )
                 return Limit(
                     scope=scope,
                     reason=f"{whose} has a limit that does not count shares ({key}={name}={count})",
@@ -240,7 +248,12 @@ def _billing(settings: Mapping[str, str], partitions: Sequence[Line], pools: Seq
         to_set.append("PriorityFlags=MAX_TRES, or weights of GRES alone: billing counts CPUs or memory too")
     if len(weights) > 1:
         to_set.append("the same weight of a GPU in all partitions and for all types: a limit on billing is one number")
-    return _Billing(counts_shares=counts_shares, gpu_weight=min(weights), remedies=tuple(to_set))
+    return _Billing(
+        counts_shares=counts_shares,
+        gpu_weight=min(weights),
+        remedies=tuple(to_set),
+        bills_cpus=tuple(each["PartitionName"] for each in partitions if bills_cpus(each)),
+    )
 
 
 _UIDS: dict[str, tuple[int | None, float]] = {}

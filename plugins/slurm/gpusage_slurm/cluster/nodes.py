@@ -18,7 +18,7 @@ from gpusage_slurm.tres import SHARES, parse_tres
 _log = logging.getLogger(__name__)
 _BRACKETS = re.compile(r"\([^()]*\)")
 # A share in GresUsed, with what stands in its brackets: the indices of GPUs, or a part for each GPU.
-_SHARED = re.compile(r"\bmps(?::([^:(,]+))?:(\d+)(?:\(([^()]*)\))?")
+_SHARED = re.compile(r"\b(mps|shard)(?::([^:(,]+))?:(\d+)(?:\(([^()]*)\))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _PARTS = re.compile(r"(\d+)/(\d+)")
 
@@ -55,23 +55,24 @@ def free_gpus(gres: str, gres_used: str, site_type: str) -> int:
     """Return how many of a node's GPUs of *site_type* are unused, neither whole nor shared."""
     count = count_of_type(counts(gres, "gpu"), site_type)
     whole = count_of_type(counts(gres_used, "gpu"), site_type)
-    return max(count - whole - shared_gpus(gres_used, site_type, units_per_gpu(gres, site_type)), 0)
+    shared = (shared_gpus(gres_used, site_type, units_per_gpu(gres, site_type, name), name) for name in SHARES)
+    return max(count - whole - sum(shared), 0)
 
 
-def units_per_gpu(gres: str, site_type: str) -> int:
-    """Return the MPS units of one GPU of *site_type* in a node's GRES; 0 where it is not shared."""
+def units_per_gpu(gres: str, site_type: str, name: str = "mps") -> int:
+    """Return how many units of *name* one GPU of *site_type* has in a node's GRES; 0 where it has none."""
     count = count_of_type(counts(gres, "gpu"), site_type)
-    return count_of_type(counts(gres, "mps"), site_type) // count if count else 0
+    return count_of_type(counts(gres, name), site_type) // count if count else 0
 
 
-def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int) -> int:
-    """Return how many of a node's GPUs are shared.
+def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int, name: str = "mps") -> int:
+    """Return how many of a node's GPUs are shared by *name*, one of `SHARES`.
 
     22.05 writes their indices, ``mps:v100:1(IDX:0)``; 24.11 a share for each GPU, ``mps:v100:80(40/100,40/100)``.
     """
     total = 0
-    for kind, count, inside in _SHARED.findall(gres_used):
-        if kind not in ("", site_type):
+    for share, kind, count, inside in _SHARED.findall(gres_used):
+        if share != name or kind not in ("", site_type):
             continue
         indices = _RANGE.findall(inside) if "IDX:" in inside else ()
         total += sum(int(last or first) - int(first) + 1 for first, last in indices)
@@ -88,8 +89,8 @@ def free_share_percent(gres_used: str, site_type: str, units_per_gpu: int) -> in
     Where Slurm reports only their sum, one of them has at least the mean free.
     """
     free = [0]
-    for kind, count, inside in _SHARED.findall(gres_used):
-        if kind in ("", site_type) and units_per_gpu:
+    for share, kind, count, inside in _SHARED.findall(gres_used):
+        if share == "mps" and kind in ("", site_type) and units_per_gpu:
             # Of GPUs that are listed with their parts each counts by itself; else the mean is all that is known.
             gpus = shared_gpus(f"mps:{count}({inside})", "", units_per_gpu)
             free += [100 - 100 * int(used) // int(units) for used, units in _PARTS.findall(inside) if int(used)]
@@ -131,9 +132,14 @@ class NodeState:
     why_no_wall: str = ""
 
     @property
+    def gpu_count(self) -> int:
+        """How many GPUs it has, of all types."""
+        return sum(counts(self.gres, "gpu").values())
+
+    @property
     def has_shares(self) -> bool:
-        """Whether its GPUs can be shared."""
-        return any(resource.name in SHARES for resource in parse_tres(self.gres))
+        """Whether its GPUs can be shared by MPS."""
+        return any(resource.name == "mps" for resource in parse_tres(self.gres))
 
 
 def parse_node(node: Mapping[str, Any]) -> NodeState:

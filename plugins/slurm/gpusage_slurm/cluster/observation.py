@@ -22,6 +22,7 @@ from gpusage_slurm.cluster.billing import with_billing_weights
 from gpusage_slurm.cluster.limits import UNKNOWN, BookKeeper, limits_hold, unseen_limits
 from gpusage_slurm.cluster.pools import read_cluster
 from gpusage_slurm.cluster.restrictions import (
+    booked_twice,
     gpu_reservations,
     join_reasons,
     limiting_qos,
@@ -34,6 +35,7 @@ from gpusage_slurm.cluster.restrictions import (
 )
 from gpusage_slurm.install import node_scripts
 from gpusage_slurm.install.site import local_socket_candidates
+from gpusage_slurm.settings import SlurmSettings
 from gpusage_slurm.tres import REPLACING_VERSION
 
 _NO_RELEASE = (
@@ -47,8 +49,8 @@ _BOOKS = BookKeeper()
 _SLURM_USER = re.compile(r"\((\d+)\)$")
 
 
-def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
-    """Return the cluster, with the partitions and other places where GPUs stay whole.
+def observe_cluster(catalogue: GpuCatalogue, own: SlurmSettings) -> Cluster:
+    """Return the cluster, with the partitions and other places where GPUs stay whole, by the site's *own* settings too.
 
     Raises:
         RequestError: slurmctld does not answer.
@@ -79,6 +81,7 @@ def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
         unshared=join_reasons(
             node_scripts.unenforced_partitions(settings, partitions),
             without_backup(settings, partitions),
+            {} if own.accept_double_booking else booked_twice(settings, partitions),
             whole_node_partitions(partitions),
             partitions_with(partitions, limiting),
             per_gpu_default_partitions(settings, partitions),

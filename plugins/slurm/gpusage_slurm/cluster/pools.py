@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
+from typing import NamedTuple
 
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind, Room
@@ -25,6 +26,8 @@ from gpusage_slurm.settings import MANAGER
 _SLICE = re.compile(r"\d+g\.\d+gb")
 _SOME_SLICE = re.compile(r"(?:^|[^a-z0-9])(?:mig|\dg)(?:[^a-z0-9]|$)")
 """A word that names slices but not which: ``a100_mig``, ``3g``."""
+_MEMORY = re.compile(r"(?:(?:gpu|hbm|vram)[_-]?|[_-])(\d{2,3})(?:gb?)?|(\d{2,3})gb?")
+"""A feature that may tell a GPU's memory, without the GPU's name before it."""
 
 
 def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -> Cluster:
@@ -38,40 +41,95 @@ def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -
         RequestError: slurmctld does not answer.
     """
     version = scontrol.version()
+    nodes = [*read_nodes(version)]
+    pools = pools_of(nodes, catalogue)
     return Cluster(
         manager=MANAGER,
         version="{}.{:02}".format(*version),
-        pools=pools_of(read_nodes(version), catalogue),
+        pools=pools,
+        notes=naming_notes(nodes, pools),
         default_partition=next((each["PartitionName"] for each in partitions if each.get("Default") == "YES"), None),
     )
+
+
+class _Kind(NamedTuple):
+    """The GPUs of one type of a node.
+
+    Attributes:
+        name: What the site calls them: their type, else the feature that names them; empty where nothing does.
+        request: Their type, by which a job can ask for them; empty where they have none.
+        gpu: Of the catalogue.
+    """
+
+    name: str
+    request: str
+    gpu: str | None
+    gpu_count: int
 
 
 def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPool, ...]:
     """Return a pool for each GPU type of *nodes*, in order of their first appearance.
 
-    GPUs without a type go by the feature that names them.
+    GPUs without a type go by the feature that names them. GPUs of one type of which features name two, as of two sizes
+    of memory, are two pools, called as the catalogue does.
     """
-    grouped: dict[str, list[tuple[NodeState, int]]] = {}
+    kinds_of = [(node, _kinds(node, catalogue)) for node in nodes]
+    gpus_of: dict[str, set[str | None]] = {}
+    for _, kinds in kinds_of:
+        for kind in kinds:
+            gpus_of.setdefault(kind.name, set()).add(kind.gpu)
+
+    grouped: dict[tuple[str, str], list[tuple[NodeState, _Kind]]] = {}
     types_of: list[tuple[NodeState, set[str]]] = []
-    for node in nodes:
-        kinds = counts(node.gres, "gpu")
-        if kinds.keys() == {""}:
-            features = sorted(node.features)
-            named = next((feature for feature in features if known_gpu(catalogue, feature)), "")
-            kinds = {"" if _names_slices(features) else named: kinds[""]}
-        types_of.append((node, {*kinds}))
-        for name, count in kinds.items():
-            grouped.setdefault(name, []).append((node, count))
+    for node, kinds in kinds_of:
+        names = [kind.name if len(gpus_of[kind.name]) == 1 else kind.gpu or kind.name for kind in kinds]
+        types_of.append((node, {*names}))
+        for name, kind in zip(names, kinds, strict=True):
+            grouped.setdefault((name, kind.request), []).append((node, kind))
 
     pools = []
     shared = [(node, types) for node, types in types_of if node.has_shares]
-    for name, members in grouped.items():
-        pool = _pool(name, members, catalogue)
+    for (name, _), members in grouped.items():
+        pool = _pool(name, members)
         exact = exact_feature(name, types_of, pool.feature)
         # gres/mps starts only where it is: for a share, nodes without it do not count.
         of_shares = exact_feature(name, shared, pool.feature) if exact is None else None
         pools.append(replace(pool, feature=pool.feature or exact, exact_feature=exact, share_feature=of_shares))
     return tuple(pools)
+
+
+def naming_notes(nodes: Iterable[NodeState], pools: Sequence[GpuPool]) -> tuple[str, ...]:
+    """Return what to write in slurm.conf so that jobs get the GPUs of *pools*, a sentence for each trouble."""
+    notes, nodes = [], [*nodes]
+    for pool in pools:
+        if pool.gpu is not None:
+            continue
+        names = [node.name for node in nodes if pool.site_type in counts(node.gres, "gpu")]
+        where = ", ".join(names[:1]) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        own = [pool.site_type] if pool.site_type else []
+        gres = ":".join(("gpu", *own, str(max(pool.node_gpu_counts, default=1))))
+        todo = "write Features=a100 there, or Gres=gpu:a100:4, by a name that `gpusage gpus` lists"
+        if names_slices([*own, *(word for group in pool.node_features for word in group)]):
+            todo = "name the profile, as Gres=gpu:a100_1g.5gb:7, or let AutoDetect=nvml in gres.conf do so"
+        notes.append(f"{pool.gpu_count} GPUs are not understood, Gres={gres} of {where}: {todo}")
+
+    # Without a feature a share lands on any type that has some, so only one that holds on all of them is given.
+    unled = [pool.site_type for pool in pools if pool.mps_per_gpu and pool.holding_feature is None]
+    if unled and sum(pool.may_hold_shares for pool in pools) > 1:
+        notes.append(f"no feature leads shares to {', '.join(unled)} alone: write Features=a100, say, on their nodes")
+    return (*notes, *filter(None, (how_to_share(pools),)))
+
+
+def how_to_share(pools: Iterable[GpuPool]) -> str:
+    """Return the lines by which the whole GPUs of *pools* that cannot be shared could be; empty where all can."""
+    bare = [pool for pool in pools if not pool.mps_per_gpu and pool.gpu and ":" not in pool.gpu]
+    lines = "; ".join(
+        f"on each node with {count} ',mps:{100 * count}' at the end of Gres, and in its gres.conf 'Name=mps "
+        f"Count={100 * count} File=/dev/nvidia{f'[0-{count - 1}]' if count > 1 else 0} Flags=all_sharing'"
+        for count in sorted({count for pool in bare for count in pool.node_gpu_counts})
+    )
+    types = ", ".join(pool.site_type for pool in bare)
+    return f"To share {types}: GresTypes=gpu,mps in slurm.conf; {lines}" if bare else ""
 
 
 def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], usual: str | None) -> str | None:
@@ -96,12 +154,13 @@ def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], u
     return usual if usual in exact else exact[0]
 
 
-def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCatalogue) -> GpuPool:
-    """Return the pool of *site_type*; *members* are its nodes, each with how many GPUs of it the node has."""
+def _pool(name: str, members: list[tuple[NodeState, _Kind]]) -> GpuPool:
+    """Return the pool called *name*; *members* are its nodes, each with its GPUs of the type."""
     free, units, rooms = 0, set[int](), dict[NodeKind, list[Room]]()
     free_by_kind = Counter[NodeKind]()
+    request = members[0][1].request
     for node, _ in members:
-        units.add(units_per_gpu(node.gres, site_type))
+        units.add(units_per_gpu(node.gres, request))
 
         kind = NodeKind(
             has_shares=node.has_shares,
@@ -110,34 +169,36 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
             cpu_count=node.cpu_count,
             host_memory_bytes=node.memory_mib * MIB,
         )
-        free_here = free_gpus(node.gres, node.gres_used, site_type)
+        free_here = free_gpus(node.gres, node.gres_used, request)
         free += free_here if node.usable else 0
         free_by_kind[kind] += free_here if node.open else 0
-        rooms.setdefault(kind, []).append(node_room(node, site_type))
+        rooms.setdefault(kind, []).append(node_room(node, request))
 
     # Only a feature of all nodes leads to this type and leaves none of them out.
     common = set.intersection(*(set(node.features) for node, _ in members))
-    other_types = set.intersection(*(set(counts(node.gres, "gpu")) for node, _ in members)) - {site_type, ""}
 
     # Sites write a feature a100_sxm4 for the type a100-sxm4.
-    plain = site_type.lower().replace("-", "_")
+    plain = name.lower().replace("-", "_")
 
     # A share may land on any node that has shares, so the weakest limit of these counts.
     limits = {node.limited_by for node, _ in members if node.has_shares} or {"none"}
     weakest = next(limit for limit in ("none", "cap", "wall") if limit in limits)
     reasons = dict.fromkeys(node.why_no_wall for node, _ in members if node.has_shares and node.why_no_wall)
     return GpuPool(
-        gpu=_catalogue_name(site_type, sorted(common), sorted(other_types), catalogue),
-        site_type=site_type,
-        gpu_count=sum(count for _, count in members),
+        gpu=members[0][1].gpu,
+        site_type=name,
+        request_type=None if request == name else request,
+        gpu_count=sum(kind.gpu_count for _, kind in members),
         free_gpu_count=free,
         # Nodes that count differently are no place where one number of units means one share; those that count none
         # never run one.
         mps_per_gpu=units.pop() if len(units := units - {0}) == 1 else None,
+        shards_per_gpu=max(units_per_gpu(node.gres, request, "shard") for node, _ in members) or None,
         feature=next((word for word in sorted(common) if word.lower().replace("-", "_") == plain), None),
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
-        node_gpu_counts=tuple(sorted({count for _, count in members if count})),
+        node_gpu_counts=tuple(sorted({kind.gpu_count for _, kind in members if kind.gpu_count})),
+        node_names=tuple(node.name for node, _ in members),
         limited_by=weakest,
         why_no_wall="; ".join(reasons),
         node_kinds=tuple(
@@ -149,29 +210,52 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
             )
             for kind, rooms_of_kind in rooms.items()
         ),
-        free_share_percent=max((partly_free_percent(node, site_type) for node, _ in members if node.usable), default=0),
+        free_share_percent=max((partly_free_percent(node, request) for node, _ in members if node.usable), default=0),
     )
+
+
+def _kinds(node: NodeState, catalogue: GpuCatalogue) -> list[_Kind]:
+    """Return the GPUs of *node*, by their types."""
+    features, by_type = sorted(node.features), counts(node.gres, "gpu")
+    if by_type.keys() == {""}:
+        named = next((feature for feature in features if known_gpu(catalogue, feature)), "")
+        name = "" if names_slices(features) else named
+        return [_Kind(name, "", _catalogue_name(name, features, [], catalogue), by_type[""])]
+    return [
+        _Kind(name, name, _catalogue_name(name, features, sorted({*by_type} - {name, ""}), catalogue), count)
+        for name, count in by_type.items()
+    ]
 
 
 def _catalogue_name(
     site_type: str, features: Sequence[str], types: Sequence[str], catalogue: GpuCatalogue
 ) -> str | None:
-    """Return the catalogue's name of *site_type*, or of a feature of its nodes if the type is unknown.
+    """Return the catalogue's name of *site_type*, or of a feature of its node if the type is unknown.
 
     A type that is only a slice's profile, ``3g.20gb``, is of the GPU that a feature names, or another of the *types* of
-    the nodes. One that names slices in another way is not known: no slice is taken for a whole GPU.
+    the node. One that names slices in another way is not known: no slice is taken for a whole GPU. Of a GPU that has
+    two sizes of memory, a feature may tell which: ``80gb``, ``gpu80``, ``a100_80gb``.
     """
-    if _SLICE.search(site_type.lower()):
-        names = [*(f"{name}:{site_type}" for name in (*features, *types)), site_type]
-    elif _names_slices([site_type]):
-        names = []
+    profile = _SLICE.search(site_type.lower())
+    if profile:
+        board = site_type[: profile.start()].rstrip("._:-")
+        boards = [board] if board else [*features, *types]
+    elif names_slices([site_type]):
+        return None
     else:
-        names = [site_type, *([] if _names_slices(features) else features)]
+        boards = [site_type, *([] if names_slices(features) else features)]
 
-    known = (known_gpu(catalogue, name) for name in names)
-    return next((name for name in known if name), None)
+    tail = f":{profile[0]}" if profile else ""
+    for board in boards:
+        words = (feature.lower().removeprefix(board.lower()) for feature in features)
+        sizes = {match[1] or match[2] for match in map(_MEMORY.fullmatch, words) if match}
+        sized = {known_gpu(catalogue, f"{board}-{size}gb{tail}") for size in sizes} - {None}
+        known = next(iter(sized)) if len(sized) == 1 else known_gpu(catalogue, f"{board}{tail}")
+        if known:
+            return known
+    return known_gpu(catalogue, site_type)
 
 
-def _names_slices(words: Iterable[str]) -> bool:
+def names_slices(words: Iterable[str]) -> bool:
     """Return whether any of *words* names MIG slices but not which."""
     return any(_SOME_SLICE.search(word.lower()) for word in words)

@@ -10,6 +10,8 @@
   Slurm does so one after another: three shares in 24 s, where one job with a whole GPU goes at once (tried on 24.11).
 * Clusters with a backup controller before Slurm 26.05: after a takeover every node has gres/mps:0. On 22.05.8 shares
   then pend for ever; on 24.11.5 the nodes become INVAL. Plain Slurm does the same; on 26.05.5 shares survive (tried).
+* Slurm before 23.11.5, unless the site accepts that it books GPUs twice. Tried on 22.05.8, without gpusage: once one of
+  a GPU's shares ends, the GPU goes to a job that asks for a whole one. 24.11.5 counts the other shares.
 * Partitions with defaults per GPU. Tried on 22.05: with DefCpuPerGPU=4 a job with one GPU gets 4 CPUs; as a share,
   which counts as no GPU, it gets 1. With DefMemPerGPU it gets the site's other default: too little kills it, and a
   whole node's memory keeps others out. A partition's own defaults replace slurm.conf's, key by key.
@@ -23,14 +25,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpusage_hooks.types import GpuPool
 from gpusage_slurm.cluster.billing import SHARES, is_gpu_resource
 from gpusage_slurm.cluster.limits import PER_JOB
-from gpusage_slurm.scontrol import Line
+from gpusage_slurm.scontrol import Line, release
 
 _WHOLE_NODES = (("OverSubscribe", "EXCLUSIVE"), ("ExclusiveTopo", "YES"), ("Exclusive", "NODE"), ("Exclusive", "TOPO"))
 """26.05 writes ``Exclusive=NODE`` where earlier ones write ``OverSubscribe=EXCLUSIVE``."""
 
-_RELEASE = re.compile(r"(\d+)\.(\d+)")
 # Tried: 22.05.8 and 24.11.5 lose the shares at a takeover, 26.05.5 keeps them.
 _KEEPS_UNITS = (26, 5)
+# By Slurm's changelog, the first that never allocates a GPU together with shares of it.
+_COUNTS_SHARES = (23, 11, 5)
+_BOOKED_TWICE = "Slurm before 23.11.5 books a GPU twice once a share on it ends"
 
 _GPUS = re.compile(r"gres/gpu(?::[^=,]+)?=[1-9]\d*")
 _PREEMPTED = "jobs {} preempt those {}, and each share would free only a part of a GPU"
@@ -62,12 +66,27 @@ def without_backup(settings: Mapping[str, str], partitions: Iterable[Line]) -> d
         settings: slurmctld's, by their names in lower case.
         partitions: As `scontrol.partitions` returns them.
     """
-    release = _RELEASE.match(settings.get("slurm_version", ""))
-    backup = settings.get("slurmctldhost[1]", "")
-    if not backup or release is None or (int(release[1]), int(release[2])) >= _KEEPS_UNITS:
+    running, backup = release(settings), settings.get("slurmctldhost[1]", "")
+    if not backup or running is None or running >= _KEEPS_UNITS:
         return {}
     why = f"a backup controller ({backup}) that takes over has no gres/mps, before Slurm 26.05"
     return {f"partition={each['PartitionName']}": why for each in partitions}
+
+
+def books_gpus_twice(settings: Mapping[str, str]) -> bool:
+    """Return whether slurmctld, by its *settings*, may start a job with a whole GPU on a GPU that has shares.
+
+    Once one of the shares ends, the others are not counted, for further shares either. That job is nobody's to send
+    back, and nothing else keeps it off.
+    """
+    running = release(settings)
+    return running is not None and running < _COUNTS_SHARES
+
+
+def booked_twice(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[str, str]:
+    """Return every partition with the reason, if slurmctld books GPUs twice that have shares."""
+    names = [each["PartitionName"] for each in partitions] if books_gpus_twice(settings) else []
+    return {f"partition={name}": _BOOKED_TWICE for name in names}
 
 
 def gpu_reservations(reservations: Iterable[Line]) -> dict[str, str]:

@@ -22,8 +22,9 @@ from gpusage.cli.admin import (
     warned,
 )
 from gpusage_slurm.cluster.observation import may_change_jobs
+from gpusage_slurm.cluster.restrictions import books_gpus_twice
 from gpusage_slurm.doctor import gpu_checks
-from gpusage_slurm.doctor.evidence import Evidence, books_gpus_twice, dry_run_crashes, is_vulnerable
+from gpusage_slurm.doctor.evidence import Evidence, dry_run_crashes, is_vulnerable
 from gpusage_slurm.install.lua_scripts import find_block
 from gpusage_slurm.install.node_scripts import (
     EPILOG,
@@ -36,6 +37,7 @@ from gpusage_slurm.install.node_scripts import (
     script_path,
 )
 from gpusage_slurm.install.slurm_conf import list_contains
+from gpusage_slurm.settings import SlurmSettings
 
 OLDEST_VERSION = (22, 5)
 _RUN_AS = "systemctl edit gpusaged: [Service] and User= with SlurmUser's name; then systemctl restart gpusaged"
@@ -139,8 +141,13 @@ def release(name: str, evidence: Evidence) -> Finding:
         observation = f"slurmctld {running} may crash when anybody tries `sbatch --test-only`, as our dry run does"
         return warned(name, observation, "update Slurm to 26.05.4 or newer; the dry run is left out till then")
     if books_gpus_twice(evidence.settings):
+        newer = "update Slurm to 23.11.5 or newer"
         observation = f"slurmctld {running} may start a job with a whole GPU on a GPU that has shares, of whomever"
-        return warned(name, observation, "update Slurm to 23.11.5 or newer, which also mends vulnerabilities")
+        if evidence.own.configuration.of_manager(SlurmSettings).accept_double_booking:
+            return warned(name, observation, f"{newer}, or take slurm.accept_double_booking out")
+        todo = f"{newer}, or accept it: [slurm] accept_double_booking = true"
+        verdict = failed if evidence.own.configuration.mode == "enforce" else warned
+        return verdict(name, f"{observation}: so no GPU is shared", todo)
     if is_vulnerable(evidence.settings):
         observation = f"slurmctld {running} may have vulnerabilities that 25.05.9, 25.11.8 and 26.05.4 fixed"
         return warned(name, observation, "update Slurm, unless your distribution says that it has fixed them")

@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -32,11 +31,8 @@ from gpusage_slurm.doctor.node_gpus import exclusive_gpus, foreign_mps_daemons
 from gpusage_slurm.install.node_scripts import PROLOG, SAMPLER, script_path
 from gpusage_slurm.install.site import Site, find_site, plan_installation, socket_candidates
 
-_PARTS = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 # In these slurmctld may crash at `sbatch --test-only`.
 _DRY_RUN_CRASHES = ((26, 5, 0), (26, 5, 1))
-# By Slurm's changelog, the first that never allocates a GPU together with shares of it.
-_COUNTS_SHARES = (23, 11, 5)
 _MENDED = ((25, 5, 9), (25, 11, 8), (26, 5, 4))
 """The first of each series without the six vulnerabilities that these three mended; older series have no such one."""
 
@@ -88,31 +84,16 @@ class Evidence:
 
 def dry_run_crashes(settings: Mapping[str, str]) -> bool:
     """Return whether `sbatch --test-only` could crash this slurmctld."""
-    return _release(settings) in _DRY_RUN_CRASHES
-
-
-def books_gpus_twice(settings: Mapping[str, str]) -> bool:
-    """Return whether this slurmctld may start a job with a whole GPU on a GPU that has shares.
-
-    Tried on 22.05.8, without gpusage: once one of the shares ends, the others are not counted. 24.11.5 counts them.
-    """
-    running = _release(settings)
-    return running is not None and running < _COUNTS_SHARES
+    return scontrol.release(settings) in _DRY_RUN_CRASHES
 
 
 def is_vulnerable(settings: Mapping[str, str]) -> bool:
     """Return whether this slurmctld's release, as its makers made it, has vulnerabilities that a later mended."""
-    running = _release(settings)
+    running = scontrol.release(settings)
     if running is None:
         return False
     mended = next((each for each in _MENDED if each[:2] == running[:2]), None)
     return running < mended if mended else running < _MENDED[0]
-
-
-def _release(settings: Mapping[str, str]) -> tuple[int, int, int] | None:
-    """Return the whole version of the running slurmctld, ``None`` where its *settings* do not have it."""
-    match = _PARTS.match(settings.get("slurm_version", ""))
-    return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def collect_evidence(slurm_conf: Path | None = None) -> Evidence:

@@ -9,6 +9,7 @@ from gpusage.cli.status import describe_limits
 from gpusage_slurm.cluster.billing import SHARES, wrong_weights
 from gpusage_slurm.cluster.limits import UNKNOWN
 from gpusage_slurm.cluster.observation import SETTING, ignores_unmet_preference
+from gpusage_slurm.cluster.pools import how_to_share
 from gpusage_slurm.doctor.evidence import Evidence
 from gpusage_slurm.install.site import tracks_or_bills_mps, uses_slurmdbd
 
@@ -28,7 +29,7 @@ def shares(name: str, evidence: Evidence) -> Finding:
     bare = [pool.site_type for pool in pools if not pool.mps_per_gpu]
     partly = [pool.site_type for pool in pools if len({kind.has_shares for kind in pool.node_kinds}) > 1]
     unknown = [pool.site_type for pool in pools if pool.gpu is None]
-    todo = "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU, and in gres.conf Name=mps Count=100"
+    todo = how_to_share(pools) or "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU"
     if len(bare) == len(pools):
         return failed(name, f"no GPU can be shared: {', '.join(bare)}", todo)
     if bare:

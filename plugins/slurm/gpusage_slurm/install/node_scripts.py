@@ -73,6 +73,8 @@ EPILOG = NodeScript(key="Epilog", what="epilog")
 TASK_EPILOG = NodeScript(key="TaskEpilog", what="task epilog")
 SAMPLER = "usage.sh"
 """What our prolog and epilog call, where it lies beside them, so that a job's usage is sampled."""
+_CALLED = ("turn_back.sh", "units_per_gpu.sh")
+"""What they call as well."""
 SCRIPTS = (TASK_PROLOG, PROLOG, EPILOG, TASK_EPILOG)
 REQUIRED_SCRIPTS = (TASK_PROLOG, PROLOG, EPILOG)
 """Without these no job is held to its share; without the task epilog none is rescued."""
@@ -183,6 +185,8 @@ def _copies(folder: Path) -> Iterator[tuple[Path, str, int]]:
     for script in SCRIPTS:
         text = script.path.read_text(encoding="utf-8")
         yield script.copy(folder), text.replace("{GPUSAGE_ON_START:-}", f"{{GPUSAGE_ON_START:-{ON_START}}}"), 0o755
+    for name in _CALLED:
+        yield folder / name, (NODE_FOLDER / name).read_text(encoding="utf-8"), 0o755
     yield from node_programs(folder)
 
     # A copy lies apart from the package, so it has that Python's path in it.

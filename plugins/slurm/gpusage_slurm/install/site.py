@@ -26,13 +26,7 @@ from gpusage.settings.configuration_file import configuration_path, default_conf
 from gpusage_hooks.comment import MODEL_NAMES
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_slurm.install import node_scripts, slurm_conf
-from gpusage_slurm.install.lua_scripts import (
-    cli_filter_block,
-    job_submit_block,
-    socket_in,
-    with_block,
-    without_block,
-)
+from gpusage_slurm.install.lua_scripts import cli_filter_block, job_submit_block, socket_in, with_block, without_block
 from gpusage_slurm.settings import SlurmSettings
 
 _BILLED = re.compile(r"^[^#\n]*TRESBillingWeights=[^#\n]*gres/mps", re.IGNORECASE | re.MULTILINE)
@@ -102,11 +96,7 @@ def find_site(conf: Path | None = None, unit_folder: Path | None = None) -> Site
             )
             raise RequestError(message)
     return Site(
-        slurm_conf=chosen,
-        gpusage_toml=configuration_path(),
-        command=command,
-        libexec=copies,
-        unit_folder=unit_folder,
+        slurm_conf=chosen, gpusage_toml=configuration_path(), command=command, libexec=copies, unit_folder=unit_folder
     )
 
 

@@ -3,8 +3,9 @@
 A share is bound to GPU types that had room when it was decided, and avoids nodes because of the jobs there. Where that
 room or those nodes are gone, it would pend while other GPUs are free; being kept apart is worth no wait.
 
-A mark has all of this behind the share, as `gpusage_slurm.submission.render` writes it:
-``gres/mps:40, avoid n1,n2, constraint v100``.
+A mark has all of this behind the share, as `gpusage_slurm.submission.render` and node/turn_back.sh write it:
+``gres/mps:40, apart n1,n2, start 3, constraint v100``. A share keeps *apart* from other users' jobs, and *avoids* nodes
+for any other reason; of its starts, two were beside another user's and turned back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import AnnotatedJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.hostlist import expand_hostlist
-from gpusage_slurm.cluster.nodes import NodeState, free_units, free_whole_gpus
+from gpusage_slurm.cluster.nodes import NodeState, free_gpus, free_units, free_whole_gpus
 from gpusage_slurm.jobs.queue import Row, base_id, requested_tres
 from gpusage_slurm.submission.request import feature_groups
 from gpusage_slurm.tres import parse_mib, parse_tres
@@ -34,17 +35,15 @@ WAITS_FOR_NODES = (
 )
 """How the reasons begin for which such a job waits; for `BadConstraints` slurmctld holds it, and nobody releases it."""
 
-_AVOIDED = re.compile(r"avoid (?P<nodes>[^, ]+(?:,[^, ]+)*)(?:, |$)")
+_AFTER_SHARE = re.compile(
+    r"(?:(?P<how>avoid|apart) (?P<nodes>[^, ]+(?:,[^, ]+)*)(?:, |$))?(?:(?P<start>start \d+)(?:, |$))?(?P<placement>.*)"
+)
 _CONSTRAINT = "constraint "
 # ``(v100|a100)&(ib|opa)`` or ``v100&ib``: the types come first, as `render.py` joins them.
 _BOUND = re.compile(r"(?:\([^()]*\)|[^&()]+)(?:&(?P<own>.+))?")
 _SLICE = re.compile(r"gres/gpu:([A-Za-z0-9_.-]+):1")
+_PROFILE = re.compile(r"\dg\.\d+gb")
 _UNTYPED = re.compile(r"gres/gpu(?::1)?")
-
-FREE_GPU = "a whole GPU is free on "
-"""How the reason begins of a job that keeps off other users' jobs, and waits for a share."""
-OF_ANOTHER_USER = "another user"
-"""In the reasons of such a job's mark: of gpusaged's policy, and of the prolog (node/prolog.sh)."""
 
 NULL = "(null)"
 # The widest column that `squeue --format` is asked for; a list that fills it may be cut.
@@ -53,27 +52,41 @@ _WIDTH = 65536
 
 def avoided_nodes_in(mark: JobAnnotation | None) -> tuple[str, ...]:
     """Return the nodes that a job with *mark* avoids because of the jobs there."""
-    match = _AVOIDED.match(mark.after.partition(", ")[2]) if mark else None
-    return tuple(match["nodes"].split(",")) if match else ()
+    nodes = _after_share(mark)["nodes"] if mark else None
+    return tuple(nodes.split(",")) if nodes else ()
+
+
+def start_in(mark: JobAnnotation) -> str:
+    """Return the count of its starts that *mark* records, ``start 3``, where some were turned back; ``""`` for none."""
+    return _after_share(mark)["start"] or ""
 
 
 def placement_in(mark: JobAnnotation) -> str:
     """Return the constraint or preference that *mark* records after share and avoided nodes; ``""`` for none."""
-    text = mark.after.partition(", ")[2]
-    return text[match.end() :] if (match := _AVOIDED.match(text)) else text
+    return _after_share(mark)["placement"] or ""
+
+
+def _after_share(mark: JobAnnotation) -> Mapping[str, str | None]:
+    match = _AFTER_SHARE.match(mark.after.partition(", ")[2])
+    return match.groupdict() if match else {}
 
 
 def is_bound(mark: JobAnnotation | None) -> bool:
     """Return whether gpusage bound the job of *mark* to GPU types, not its user, who named one or forbids others."""
-    if mark is None or mark.keeps_off or not _UNTYPED.fullmatch(mark.before):
+    if mark is None or mark.keeps_off:
         return False
-    return placement_in(mark).startswith(_CONSTRAINT) or mig_type_of(mark) is not None
+    is_held = _UNTYPED.fullmatch(mark.before) and placement_in(mark).startswith(_CONSTRAINT)
+    return bool(is_held) or mig_type_of(mark) is not None
 
 
 def mig_type_of(mark: JobAnnotation) -> str | None:
     """Return the type of the slice (MIG) that a job with *mark* has in place of its user's GPU, as ``3g.20gb``."""
-    typed = _SLICE.fullmatch(mark.after.partition(", ")[0]) if _UNTYPED.fullmatch(mark.before) else None
-    return typed[1] if typed else None
+    typed = _SLICE.fullmatch(mark.after.partition(", ")[0])
+    if typed is None or mark.after == mark.before:
+        return None
+    # A whole GPU is named where its user named it, and where the job fits on no other.
+    is_sure = _UNTYPED.fullmatch(mark.before) and not mark.keeps_off
+    return typed[1] if is_sure or _PROFILE.search(typed[1]) else None
 
 
 def user_constraint(mark: JobAnnotation, features: str) -> str | None:
@@ -112,9 +125,11 @@ def could_run_on_whole_gpu(node: NodeState, job: scontrol.Line, own: str, mark: 
     cpu_count = int(job.get("NumCPUs", "1").partition("-")[0])
     of_cpu = (parse_mib(job.get("MinMemoryCPU", "0")) or 0.0) * cpu_count
     groups = feature_groups(own) if own else ((),)
+    named = _SLICE.fullmatch(mark.before) if mark else None
+    free = free_gpus(node.gres, node.gres_used, named[1]) if named else free_whole_gpus(node)
     return (
         node.open
-        and free_whole_gpus(node) > 0
+        and free > 0
         and bool({*job.get("Partition", "").split(",")} & {*node.partitions})
         and node.cpu_count - node.used_cpu_count >= cpu_count
         and node.memory_mib - node.used_memory_mib >= max(parse_mib(job.get("MinMemoryNode", "0")) or 0.0, of_cpu)
@@ -151,13 +166,16 @@ def avoided_while_pending(row: Row) -> tuple[str, ...]:
     return avoided_nodes_in(parse_annotation(row["admin_comment"])) if row["Reason"].startswith(WAITS_FOR_NODES) else ()
 
 
-def avoided_node_reason(row: Row, avoided: Iterable[NodeState], users: Mapping[str, set[str]]) -> str:
+def avoided_node_reason(row: Row, avoided: Iterable[NodeState], users: Mapping[str, set[str]]) -> tuple[str, bool]:
     """Return which of its *avoided* nodes has room for the job in *row*, as a clause; empty where none has.
 
     Args:
         row: By the columns of `squeue`.
         avoided: Nodes.
         users: Of the jobs on shares, by node: beside another user's the job would be sent back to the queue.
+
+    Returns:
+        The clause, and whether the room is a whole GPU beside other users' jobs.
     """
     mark, resources = parse_annotation(row["admin_comment"]), requested_tres(row)
     share = parse_tres(mark.after.partition(", ")[0] if mark else "")
@@ -168,12 +186,14 @@ def avoided_node_reason(row: Row, avoided: Iterable[NodeState], users: Mapping[s
         has_host = cpu_count <= node.cpu_count - node.used_cpu_count and mib <= node.memory_mib - node.used_memory_mib
         if not (has_host and node.open):
             continue
-        if mark and OF_ANOTHER_USER in mark.reasons and users.get(node.name, set()) - {row["UserName"]}:
-            if free_whole_gpus(node):
-                return f"{FREE_GPU}{node.name}, where other users' jobs have shares ({row['Reason']})"
+        # Jobs are listed before nodes: those of a node whose GPUs are all free have ended since.
+        free_count, has_others = free_whole_gpus(node), users.get(node.name, set()) - {row["UserName"]}
+        if mark and _after_share(mark)["how"] == "apart" and has_others and free_count < node.gpu_count:
+            if free_count:
+                return f"a whole GPU is free on {node.name}, beside other users' shares ({row['Reason']})", True
         elif free_units(node) >= units:
-            return f"node {node.name}, which it avoids for the jobs there, has room ({row['Reason']})"
-    return ""
+            return f"node {node.name}, which it avoids for the jobs there, has room ({row['Reason']})", False
+    return "", False
 
 
 def readmission_settings(job: AnnotatedJob, mark: JobAnnotation) -> tuple[str, ...]:
@@ -215,6 +235,6 @@ def readmitted_mark(mark: JobAnnotation, reason: str) -> JobAnnotation:
     nodes = ", ".join(avoided_nodes_in(mark))
     return replace(
         mark,
-        after=", ".join(filter(None, (mark.after.partition(", ")[0], placement_in(mark)))),
+        after=", ".join(filter(None, (mark.after.partition(", ")[0], start_in(mark), placement_in(mark)))),
         reasons=f"it may run on {nodes} again: {reason}; {mark.reasons}",
     )

@@ -30,12 +30,12 @@ from gpusage_hooks.types import AnnotatedJob, OutOfMemoryJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import counts, parse_node, units_per_gpu
 from gpusage_slurm.jobs.placement import (
-    FREE_GPU,
     avoided_nodes_in,
     mig_type_of,
     placement_in,
     readmission_settings,
     readmitted_mark,
+    start_in,
     user_constraint,
 )
 from gpusage_slurm.jobs.queue import (
@@ -60,12 +60,12 @@ _REFUSED = ("generic resource", "GRES specification")
 """How 22.05 says that it changes no share, and no slice, into a GPU."""
 _REMEDY = "Slurm of this version cannot do it: cancel the job, and submit it with gpusage=off in its comment"
 
-_REQUEST_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 512), ("Feature", 1100))
+_REQUEST_COLUMNS = (("tres-per-node", 512), ("Feature", 1100))
 _SHARE_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 128))
 _RESTART_COLUMNS = (("JobArrayID", 64), ("RestartCnt", 8))
 _END_COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("Requeue", 8), ("BatchFlag", 8)),
-    *(("exit_code", 16), ("tres-per-node", 128)),
+    *(("exit_code", 16), *_REQUEST_COLUMNS),
     *(("StartTime", 24), ("EndTime", 24), ("SubmitTime", 24), ("Comment", 1100), ("admin_comment", 1100)),
 )
 _ANY_STATE = "--states=all"
@@ -78,7 +78,7 @@ def restore_request(job: AnnotatedJob, reason: str) -> bool:
         RequestError: As `_replace_share`.
     """
     mark = parse_annotation(job.mark)
-    if mark is not None and avoided_nodes_in(mark) and not reason.startswith(FREE_GPU):
+    if mark is not None and avoided_nodes_in(mark) and not job.needs_whole_gpu:
         update_job(job.job_id, *readmission_settings(job, mark), _mark_setting(job, readmitted_mark(mark, reason)))
         return True
     return restore_whole_gpu(job, reason)
@@ -174,26 +174,23 @@ def complete_requeue(job: AnnotatedJob, reason: str) -> bool:
         message = f"Job {job.job_id} must have been requeued by its task epilog; it was not. It is left as it is."
         raise RequestError(message)
 
-    which = f"--jobs={base_id(job.job_id)}"
-    requests = {each["JobArrayID"]: each for each in squeue_rows(_ANY_STATE, which, columns=_REQUEST_COLUMNS)}
-    for job_id, sibling in rows.items():
+    for sibling in rows.values():
         # A task may have started with the whole GPU that the epilog gave it: then its mark alone is changed.
         if annotated_job(sibling).state != "ended" and not REQUEUED.search(sibling["Comment"]):
             with suppress(RequestError):  # it has just started, or ended
-                _correct(annotated_job(sibling), requests.get(job_id), f"{reason}: task {job.job_id} of its array did")
+                _correct(sibling, f"{reason}: task {job.job_id} of its array did")
 
-    job = annotated_job(row)
-    if job.state == "ended":
+    if annotated_job(row).state == "ended":
         return True  # slurmctld changes no such job
-    return _correct(job, requests.get(job.job_id), reason, f"Comment={REQUEUED.sub('', row['Comment'])}")
+    return _correct(row, reason, f"Comment={REQUEUED.sub('', row['Comment'])}")
 
 
-def _correct(job: AnnotatedJob, request: Row | None, reason: str, *comment: str) -> bool:
-    """Return whether *job* has a whole GPU, and its mark says so; its epilog changed its *request*, or could not."""
-    mark = parse_annotation(job.mark)
-    resources = parse_tres(request["tres-per-node"]) if request else ()
+def _correct(row: Row, reason: str, *comment: str) -> bool:
+    """Return whether the job in *row* has a whole GPU, and its mark says so; its epilog changed it, or could not."""
+    job = annotated_job(row)
+    mark, resources = parse_annotation(job.mark), parse_tres(row["tres-per-node"])
     held = next((_PREFIX.sub("", each.text) for each in resources if is_gpu(each) or is_share(each)), "")
-    if mark is None or request is None or not held:
+    if mark is None or not held:
         message = f"Job {job.job_id} must carry the mark of a share, and ask for a GPU; it does not. It stays as it is."
         raise RequestError(message)
 
@@ -202,7 +199,7 @@ def _correct(job: AnnotatedJob, request: Row | None, reason: str, *comment: str)
         # slurmctld's clock, no later than its first run ended by the node's own: hence the later start.
         more = ("StartTime=now+10", *comment) if comment else ()
         return job.state == "waiting" and _replace_share(job, reason, *more, starved=True)
-    freed = _placement_settings(job, mark, request["Feature"]) if job.state == "waiting" else ()
+    freed = _placement_settings(job, mark, row["Feature"]) if job.state == "waiting" else ()
     update_job(job.job_id, *freed, _mark_setting(job, _restored_mark(mark, held, reason)), *comment)
     return True
 
@@ -227,7 +224,9 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
         raise RequestError(message)
 
     which = ("--states=PENDING", f"--jobs={base_id(job.job_id)}")
-    row = {row["JobArrayID"]: row for row in squeue_rows(*which, columns=_REQUEST_COLUMNS)}.get(job.job_id)
+    row = {row["JobArrayID"]: row for row in squeue_rows(*which, columns=(("JobArrayID", 64), *_REQUEST_COLUMNS))}.get(
+        job.job_id
+    )
     resources = parse_tres(row["tres-per-node"]) if row else ()
     if row is None or not any(_is_own_share(each, mark) for each in resources):
         message = f"Job {job.job_id} must wait for a share; it waits no more, or was changed. It is left as it is."
@@ -247,14 +246,14 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
             return False
         return True
 
-    is_replaced = starved and mig_type_of(mark) and REPLACING_PREFIX in row["tres-per-node"]
+    # One that fits on few GPU types must not get any.
+    is_replaced = (starved or mark.keeps_off) and mig_type_of(mark) and REPLACING_PREFIX in row["tres-per-node"]
     larger = placement_in(mark).removeprefix(ELSE) if is_replaced else ""
     if is_granted(f"gpu:{larger}:1" if larger else match[1]):
         return True
 
     # 22.05. All shares of one GPU are as good as a GPU, where all GPUs count alike.
-    is_free = starved or reason.startswith(FREE_GPU)
-    may_count = is_free or any(setting.startswith("Features=") for setting in freed)
+    may_count = starved or job.needs_whole_gpu or any(setting.startswith("Features=") for setting in freed)
     nodes = map(parse_node, scontrol.nodes()) if may_count else ()
     units = {units_per_gpu(node.gres, kind) for node in nodes for kind in counts(node.gres, "gpu")}
     units.discard(0)  # of slices, and other GPUs that are not shared
@@ -276,7 +275,8 @@ def _is_own_share(resource: Tres, mark: JobAnnotation) -> bool:
 
 
 def _restored_mark(mark: JobAnnotation, gpu: str, reason: str) -> JobAnnotation:
-    return replace(mark, code="BACK", before=mark.after, after=f"gres/{gpu}", reasons=reason)
+    after = ", ".join(filter(None, (f"gres/{gpu}", start_in(mark))))
+    return replace(mark, code="BACK", before=mark.after, after=after, reasons=reason)
 
 
 def _mark_setting(job: AnnotatedJob, new: JobAnnotation) -> str:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gpusage.store.annotation import parse_annotation
-from gpusage_hooks.types import AnnotatedJob, JobState
+from gpusage_hooks.types import OF_USER, AnnotatedJob, JobState
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import NodeState, free_whole_gpus, parse_node
 from gpusage_slurm.jobs.placement import (
@@ -52,6 +53,7 @@ _SHARE_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 128))
 _COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("NodeList", 256)),
     *(("Partition", 256), ("tres-alloc", 256), ("SchedNodes", 128), ("Feature", 1100), ("admin_comment", 1100)),
+    *(("QOS", 128), ("Account", 128), ("UserID", 16)),
 )
 _LIMITED = re.compile(r"QOSMinGRES|(?:QOS|Assoc)MaxGRESPer(?:Job|Node)")
 _QUEUED = ("Priority", "Resources", "None")
@@ -91,13 +93,13 @@ def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
         users.setdefault(row.get("NodeList", ""), set()).add(row["UserName"])
     requests = _PendingRequests(row for row in job_rows if row["StateCompact"] == "PD")
     for row in job_rows:
-        reason = ""
+        reason, needs_whole = "", False
         if row["StateCompact"] == "PD":
             # The nodes are read for the first job that needs them, if any does.
             if idle is None and row["Reason"] in _QUEUED:
                 idle = nodes.idle
 
-            reason = avoided_node_reason(row, nodes.named(avoided_while_pending(row)), users)
+            reason, needs_whole = avoided_node_reason(row, nodes.named(avoided_while_pending(row)), users)
             if not reason:
                 # What no idle node could run without its other demands cannot run with them, and they cost a question.
                 reason = stuck_reason(row, idle or (), {})
@@ -105,7 +107,10 @@ def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
                     reason = stuck_reason(row, idle or (), requests.request_of(row))
             reason = reason or _binding_reason(row, nodes, requests)
 
-        yield annotated_job(row, reason)
+        account = f"account={row.get('Account')}"
+        scopes = (f"qos={row.get('QOS')}", account, f"{account}{OF_USER}{row.get('UserID')}")
+        is_waiting = row["StateCompact"] == "PD"
+        yield replace(annotated_job(row, reason), needs_whole_gpu=needs_whole, scopes=scopes if is_waiting else ())
 
 
 def stuck_reason(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:

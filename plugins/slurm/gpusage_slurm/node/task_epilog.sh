@@ -20,7 +20,8 @@ fi
 # Finds the last failure in a text. Prints "memory" if that is for want of memory on a GPU, "other" if it
 # is a Python exception of another kind, and nothing if it has none. A program coped with what came before an exception of
 # its own, but not if that speaks of another process that ended: so fail those that started the program or work with it.
-# Without an exception, its last five lines count. A name before ":" or "=" (of a setting) says nothing.
+# An exception's name alone, without a text, is of what started the program. Without an exception, the last five lines count.
+# A name before ":" or "=" (of a setting) says nothing.
 # The words are of the kind, no program's own: that a program on the GPU failed is known from its process.
 classifier='
 BEGIN {
@@ -54,7 +55,7 @@ unfinished && line ~ /^[^ \t]/ {
     if (verdict == "") { verdict = follows && before ? before : "other"; raised = 1 }
     unfinished = 0; next
 }
-verdict == "memory" && !follows && line ~ /^[a-z0-9_.]*(error|exception)(:|$)/ { verdict = "other" }
+verdict == "memory" && !follows && line ~ /^[a-z0-9_.]*(error|exception): *[^ ]/ { verdict = "other" }
 END { if (verdict != "memory" || raised || lines_after < 5) print verdict }
 '
 most_bytes=4194304
@@ -204,19 +205,6 @@ misses_program() {
     return 1
 }
 
-# Print the MPS units of a whole GPU; nothing where GPUs differ. Nodes without GPUs have neither.
-units_per_gpu() {
-    scontrol --oneliner show nodes | sed -n 's/.* Gres=\([^ ]*\) .*/\1/p' | awk -F, '{
-        gpus = shares = 0
-        for (i = 1; i <= NF; i++) {
-            split($i, words, "("); count = split(words[1], parts, ":")
-            if (parts[1] == "gpu") gpus += parts[count]
-            if (parts[1] == "mps") shares += parts[count]
-        }
-        if (gpus && shares) units[shares / gpus] = 1
-    } END { for (each in units) { kinds++; only = each }; if (kinds == 1) print only }'
-}
-
 # Requeue the job, and restore its user's request before it starts again. Whether slurmctld would let its user do the
 # second is tried first: for a running job it then answers that the job is no longer pending, and if anything forbids it,
 # something else. The comment precedes the requeue: it keeps a second run from doing this again, and informs gpusaged, which
@@ -292,7 +280,10 @@ esac
 [ -n "$too_small" ] || exit 0
 
 case $held/$share in # up to 23.02, slurmctld changes no share into a GPU, and no slice into another
-    *gres:*/mps:*) gpu=mps:$(units_per_gpu) ;;
+    *gres:*/mps:*)
+        gres=$(scontrol --oneliner show nodes | sed -n 's/.* Gres=\([^ ]*\) .*/\1/p')
+        gpu=mps:$(echo "$gres" | "$(dirname "$(readlink -f "$0")")/units_per_gpu.sh")
+        ;;
     *gres:*/gpu:*) gpu=mps: ;;
 esac
 request=$(echo "$resources" | tr , '\n' | sed "s/^$share\$/$gpu/" | paste -sd , -)

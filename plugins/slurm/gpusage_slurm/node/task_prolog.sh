@@ -67,6 +67,16 @@ fi
 # The prolog has sent the job back to the queue: slurmctld ends this step, and its program must not begin before.
 [ ! -e "${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/granted/${SLURM_JOB_ID:-none}.back" ] || sleep 30
 
+# Starts of ours that were turned back are none of the user's: scripts resume from a checkpoint by this count.
+case $is_script/${SLURM_RESTART_COUNT:-0} in
+    yes/[1-9]*)
+        start=$(timeout -k 1 3 scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null |
+            sed -n 's/^ *AdminComment=.*gpusage [0-9a-f]\{12\} [A-Z]* gres[^|]*, start \([1-9]\).*/\1/p' | head -n 1)
+        restarts=$((SLURM_RESTART_COUNT + 1 - ${start:-1}))
+        [ "$restarts" -gt 0 ] && echo "export SLURM_RESTART_COUNT=$restarts" || echo "unset SLURM_RESTART_COUNT"
+        ;;
+esac
+
 # A slice (MIG) needs nothing of what follows, unless the job lacked memory there and runs again, elsewhere.
 case ${SLURM_RESTART_COUNT:-0}/$GPUSAGE_DECISION in
     0/gpu:*) exit 0 ;;
@@ -75,6 +85,8 @@ case ${SLURM_RESTART_COUNT:-0}/$GPUSAGE_DECISION in
             grep -q "^ *TresPerNode=gres[:/]$GPUSAGE_DECISION" && exit 0
         ;;
 esac
+
+job=${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID:-}_$SLURM_ARRAY_TASK_ID} job=${job:-${SLURM_JOB_ID:-}} # as users know it
 
 # Slurm sets the percentage itself if a share is held. A step may hold no share, and a job that got its whole GPU back
 # holds none, or, on Slurm 22.05, all shares of one GPU, for which an inner srun then asks. With an old percentage or cap,
@@ -98,7 +110,7 @@ if [ -n "$whole" ]; then
     done
     case ${SLURM_RESTART_COUNT:-0}/$is_script in
         [1-9]*/yes)
-            echo "print gpusage: this job starts again, with a whole GPU: 'gpusage decisions $SLURM_JOB_ID' says why."
+            echo "print gpusage: this job starts again, with a whole GPU: 'gpusage decisions $job' says why."
             ;;
     esac
 fi
@@ -106,7 +118,7 @@ fi
 
 # Users whose client hides what sbatch printed read it here.
 if [ -n "$is_script" ] && [ -z "$whole" ] && [ "${GPUSAGE_NOTICE:-}" != no ]; then
-    echo "print gpusage: this job has a share of a GPU, gres/$GPUSAGE_DECISION: 'gpusage decisions $SLURM_JOB_ID' says why."
+    echo "print gpusage: this job has a share of a GPU, gres/$GPUSAGE_DECISION: 'gpusage decisions $job' says why."
 fi
 
 # cli_filter reads this to let an inner srun ask for the share. The request that sbatch exported stays, because scripts

@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -26,6 +27,7 @@ from gpusage_slurm.tres import is_gpu, parse_tres, without_gpus
 
 _NAMELESS = "a share cannot name its GPU type"
 _VAIN = "every node that it may use has the feature of the preferred GPU generation"
+_UNBOUND = "it is decided for {} only, to which this job cannot be bound"
 _NO_ROOM = "its own constraint, preference, nodes or other resources leave no room for a preferred GPU generation"
 
 DECISION_VARIABLE = "GPUSAGE_DECISION"
@@ -61,16 +63,9 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, *, with_noti
     before, fields, request = job.request_text, job.submission.fields, decision.request
     reachable = cluster.within(job.request.partitions, job.request.scopes, job.request.node_features)
     if request.slice_type is not None:
-        # A slice (MIG) is a GPU with a type of its own; unlike a share it can name one.
-        named = f"gpu:{request.slice_type}:1"
-        # By the mark and the variable the task epilog knows what to do if its memory is too small.
-        larger = f", {ELSE}{request.preferred_gpus[0]}" if request.preferred_gpus else ""
-        variables = {f"env.{DECISION_VARIABLE}": named} if request.memory_cap_bytes is not None else {}
-        if not request.repeatable:
-            variables[f"env.{RESCUE_VARIABLE}"] = "no"
-        change = _Change(fields={**_gpu_replacement(fields, named), **variables}, after=f"gres/{named}{larger}")
+        change = _slice(fields, request, request.slice_type, reachable)
     elif request.mps_thread_percent is None:
-        change = _gpu_types(fields, request.required_gpus, reachable) or _preference(fields, request, reachable)
+        change = _whole_gpu(fields, request, reachable)
     else:
         change = _share(fields, request, request.mps_thread_percent, reachable)
     if decision.code is not Code.REWRITE or not change.fields:
@@ -87,6 +82,89 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, *, with_noti
     # A preference alone leaves the request as it was.
     after = change.after if change.after.startswith("gres/") else f"{before}, {change.after}"
     return RenderedDecision(before=before, after=after, fields=MappingProxyType({**change.fields, **more}))
+
+
+def _slice(fields: Mapping[str, str], request: GpuRequest, slice_type: str, cluster: Cluster) -> _Change:
+    """Return the change to a slice (MIG): a GPU with a type of its own; unlike a share it can name one."""
+    alone = _type_that_leads_to((slice_type,), cluster.pools)
+    if alone is None:
+        return _Change(trouble=_UNBOUND.format(slice_type))
+    named = f"gpu:{alone.requestable_type}:1"
+
+    # By the mark and the variable the task epilog knows what to do if its memory is too small.
+    next_types = {pool.requestable_type for pool in cluster.pools if pool.site_type in request.preferred_gpus[:1]} - {
+        ""
+    }
+    larger = f", {ELSE}{next_types.pop()}" if next_types else ""
+    variables = {f"env.{DECISION_VARIABLE}": named} if request.memory_cap_bytes is not None else {}
+    if not request.repeatable:
+        variables[f"env.{RESCUE_VARIABLE}"] = "no"
+    return _Change(fields={**_gpu_replacement(fields, named), **variables}, after=f"gres/{named}{larger}")
+
+
+def _whole_gpu(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
+    """Return the change that holds a whole GPU to the types that the job must have, and lets it prefer some."""
+    if not request.required_gpus:
+        return _preference(fields, request, cluster)
+    own, pools = fields.get("features", ""), _requested_pools(request, cluster)
+    words, reached_count = features_of(request.required_gpus, pools)
+    held = _join_constraint("|".join(words), own) if words and not fields.get("prefer") else None
+
+    # One type by its name, where features lead to fewer GPUs.
+    alone = _type_that_leads_to(request.required_gpus, pools) if request.gpu_type is None else None
+    if held is not None and (alone is None or reached_count >= alone.gpu_count):
+        better, _ = features_of([name for name in request.preferred_gpus if name in request.required_gpus], pools)
+        is_vain = {*better} in ({*()}, {*words})
+        first = None if is_vain or _is_tied(fields) else _join_constraint("|".join(better), own)
+        prefer = {"set.prefer": first} if first else {}
+        after = f"constraint {held}" + (f", prefer {first}" if first else "")
+        return _Change(fields={"set.features": held, **prefer}, after=after)
+    if alone is None:
+        return _Change(trouble=_UNBOUND.format(", ".join(request.required_gpus)))
+    named = f"gpu:{alone.requestable_type}:1"
+    return _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}")
+
+
+def _requested_pools(request: GpuRequest, cluster: Cluster) -> tuple[GpuPool, ...]:
+    """Return the pools of the GPU type that *request* names; all of them where it names none."""
+    named = (request.gpu_type or "").casefold()
+    return tuple(pool for pool in cluster.pools if not named or pool.requestable_type.casefold() == named)
+
+
+def _type_that_leads_to(gpu_types: Sequence[str], pools: tuple[GpuPool, ...]) -> GpuPool | None:
+    """Return the first of *gpu_types* whose name leads to none but them; ``None`` where there is none."""
+    others = {pool.requestable_type for pool in pools if pool.gpu_count and pool.site_type not in gpu_types}
+    by_name = {pool.site_type: pool for pool in pools if pool.requestable_type not in ("", *others)}
+    return next((by_name[name] for name in gpu_types if name in by_name), None)
+
+
+def features_of(gpu_types: Sequence[str], pools: tuple[GpuPool, ...]) -> tuple[tuple[str, ...], int]:
+    """Return features that are on nodes of *gpu_types* alone, and how many GPUs the pools have to which they lead.
+
+    They are as few as lead to every such node that has one; the feature that names a type goes before others.
+    """
+    wanted = [pool for pool in pools if pool.site_type in gpu_types and pool.gpu_count]
+    exact = {pool.site_type: pool.exact_feature for pool in wanted}
+    if all(name and FEATURE.fullmatch(name) for name in exact.values()):
+        return tuple(filter(None, map(exact.get, gpu_types))), sum(pool.gpu_count for pool in wanted)
+
+    others = [pool for pool in pools if pool.site_type not in gpu_types and pool.gpu_count]
+    elsewhere = {word.casefold() for pool in others for group in pool.node_features for word in group}
+    if not all(pool.node_features for pool in others):
+        return (), 0
+    usual = {pool.feature for pool in wanted} | {*exact.values()}
+    places = [
+        (pool, {word for word in kind.features if FEATURE.fullmatch(word) and word.casefold() not in elsewhere})
+        for pool in wanted
+        for kind in pool.node_kinds
+    ]
+    left, words = [usable for _, usable in places], list[str]()
+    while any(left):
+        counted = Counter(word for usable in left for word in usable)
+        words.append(min(counted, key=lambda word: (-counted[word], word not in usual, word)))
+        left = [usable for usable in left if words[-1] not in usable]
+    reached = {pool.site_type: pool.gpu_count for pool, usable in places if usable}
+    return tuple(sorted(words)), sum(reached.values())
 
 
 def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ...]) -> int | None:
@@ -109,19 +187,19 @@ def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ..
 def _share(fields: Mapping[str, str], request: GpuRequest, percent: int, cluster: Cluster) -> _Change:
     """Return the change that puts a share of *percent* in the place of the job's GPU."""
     # Units are counted for the GPUs on which the job may land.
-    named = (request.gpu_type,) if request.gpu_type else request.required_gpus
+    named = request.required_gpus
+    if request.gpu_type and not named:
+        named = tuple(pool.site_type for pool in _requested_pools(request, cluster))
     units = mps_units(percent, cluster.pools, named)
     if units is None:
         return _Change()
     share = f"mps:{units}"
 
     # Where the share is to run. What it needs to hold must be expressed; what it prefers may be left out.
-    if request.gpu_type is not None:
-        placement = _gpu_type(fields, request.gpu_type, cluster)
+    if request.gpu_type is not None and len(named) == 1:
+        placement = _gpu_type(fields, named[0], cluster)
     else:
-        placement = _gpu_types(fields, request.required_gpus, cluster, of_shares=True) or _preference(
-            fields, request, cluster
-        )
+        placement = _gpu_types(fields, named, cluster) or _preference(fields, request, cluster)
     if placement.trouble and named:
         return placement
 
@@ -130,7 +208,8 @@ def _share(fields: Mapping[str, str], request: GpuRequest, percent: int, cluster
     own = fields.get("exc_nodes", "")
     avoided = request.avoided_nodes[len(own.split(",")) if own else 0 :]
     exclusion = {"set.exc_nodes": ",".join(request.avoided_nodes)} if avoided else {}
-    after = (f"gres/{share}", f"avoid {','.join(avoided)}" if avoided else "", placement.after)
+    how = "apart" if request.keeps_apart else "avoid"
+    after = (f"gres/{share}", f"{how} {','.join(avoided)}" if avoided else "", placement.after)
 
     variables = {f"env.{DECISION_VARIABLE}": share}
     if request.memory_cap_bytes is not None:
@@ -167,7 +246,7 @@ def _gpu_type(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Ch
     constraint = fields.get("features", "")
     if _hold_all_shares((gpu_type,), cluster.pools):
         return _Change()
-    exact = _feature(gpu_type, cluster.pools, of_shares=True)
+    exact = _feature(gpu_type, cluster.pools)
     if exact is None:
         return _Change(trouble=f"{_NAMELESS}, and no feature is on all of its nodes and on no others")
     if fields.get("prefer"):
@@ -181,20 +260,18 @@ def _gpu_type(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Ch
     return _Change(fields={"set.features": held} if held != constraint else {}, after=f"constraint {held}")
 
 
-def _gpu_types(
-    fields: Mapping[str, str], gpu_types: Sequence[str], cluster: Cluster, *, of_shares: bool = False
-) -> _Change | None:
-    """Return the change that lets the job run on *gpu_types* alone, on which its price holds; ``None`` for none."""
+def _gpu_types(fields: Mapping[str, str], gpu_types: Sequence[str], cluster: Cluster) -> _Change | None:
+    """Return the change that lets a share run on *gpu_types* alone, on which its price holds; ``None`` for none."""
     if not gpu_types:
         return None
-    if of_shares and _hold_all_shares(gpu_types, cluster.pools):
+    if _hold_all_shares(gpu_types, cluster.pools):
         return _Change()
-    features = [_feature(name, cluster.pools, of_shares=of_shares) for name in gpu_types]
+    features = [_feature(name, cluster.pools) for name in gpu_types]
     held = None
     if all(features) and not fields.get("prefer"):
         held = _join_constraint("|".join(filter(None, features)), fields.get("features", ""))
     if held is None:
-        return _Change(trouble=f"it is decided for {', '.join(gpu_types)} only, to which this job cannot be bound")
+        return _Change(trouble=_UNBOUND.format(", ".join(gpu_types)))
     return _Change(fields={"set.features": held}, after=f"constraint {held}")
 
 
@@ -215,11 +292,16 @@ def _preference(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster
     if nodes and all(wanted & {*node} for node in nodes):
         return _Change(trouble=_VAIN)
 
-    resources = [item for name in TRES_FIELDS for item in parse_tres(fields.get(name, ""))]
-    is_tied = any(fields.get(name) for name in ("prefer", "req_nodes", "exc_nodes"))
-    if is_tied or any(item.generic and not is_gpu(item) for item in resources):
+    if _is_tied(fields):
         return _Change(trouble=_NO_ROOM)
     return _Change(fields={"set.prefer": expression}, after=f"prefer {expression}")
+
+
+def _is_tied(fields: Mapping[str, str]) -> bool:
+    """Return whether a preference could hold the job back: it has its own, names nodes, or asks for other resources."""
+    resources = [item for name in TRES_FIELDS for item in parse_tres(fields.get(name, ""))]
+    is_tied = any(fields.get(name) for name in ("prefer", "req_nodes", "exc_nodes"))
+    return is_tied or any(item.generic and not is_gpu(item) for item in resources)
 
 
 def preference_expression(request: GpuRequest, pools: tuple[GpuPool, ...], constraint: str) -> str | None:
@@ -239,10 +321,10 @@ def _hold_all_shares(gpu_types: Sequence[str], pools: tuple[GpuPool, ...]) -> bo
     return {pool.site_type for pool in pools if pool.may_hold_shares} <= {*gpu_types}
 
 
-def _feature(gpu_type: str, pools: tuple[GpuPool, ...], *, of_shares: bool) -> str | None:
-    """Return the feature that leads a GPU, or a share, to *gpu_type* alone, ``None`` where there is none to ask for."""
+def _feature(gpu_type: str, pools: tuple[GpuPool, ...]) -> str | None:
+    """Return the feature that leads a share to *gpu_type* alone, ``None`` where there is none to ask for."""
     pool = next((pool for pool in pools if pool.site_type == gpu_type), None)
-    exact = pool and (pool.holding_feature if of_shares else pool.exact_feature)
+    exact = pool and pool.holding_feature
     return exact if exact and FEATURE.fullmatch(exact) else None
 
 

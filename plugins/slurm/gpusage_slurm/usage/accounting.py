@@ -1,6 +1,6 @@
 """Every job with a GPU as slurmdbd has it, marked or not: who held how many GPUs for how long.
 
-A requeued job has one row for each of its runs. A share counts as its part of a GPU, by the units of GPUs now.
+A requeued job has one row for each of its runs. A share or shards count as their part of a GPU, by its units now.
 """
 
 from __future__ import annotations
@@ -50,15 +50,19 @@ def read_accounting(since_s: float, until_s: float, catalogue: GpuCatalogue) -> 
             held.append((row, resources))
 
     # The units of a GPU are a question to slurmctld, of no use where all GPUs are whole.
-    units: Mapping[str, int] = {}
+    units: Mapping[tuple[str, str], int] = {}
     if any(is_share(each) for _, resources in held for each in resources):
         pools = read_cluster(scontrol.partitions(), catalogue).pools
-        units = {pool.site_type: pool.mps_per_gpu for pool in pools if pool.mps_per_gpu}
+        counted = [("mps", pool.site_type, pool.mps_per_gpu) for pool in pools]
+        counted += [("shard", pool.site_type, pool.shards_per_gpu) for pool in pools]
+        units = {(name, kind): count for name, kind, count in counted if count}
     runs = (_usage(row, resources, units, catalogue) for row, resources in held)
     return tuple(usage for usage in runs if usage is not None and since_s <= usage.ended_at_s <= until_s)
 
 
-def _usage(row: Row, resources: Sequence[Tres], units: Mapping[str, int], catalogue: GpuCatalogue) -> Usage | None:
+def _usage(
+    row: Row, resources: Sequence[Tres], units: Mapping[tuple[str, str], int], catalogue: GpuCatalogue
+) -> Usage | None:
     """Return the run in *row*, which held *resources*; ``None`` where it never began, or goes on."""
     started_at_s, ended_at_s = scontrol.seconds_of(row["Start"]), scontrol.seconds_of(row["End"])
     if started_at_s is None or ended_at_s is None:
@@ -88,15 +92,16 @@ def _usage(row: Row, resources: Sequence[Tres], units: Mapping[str, int], catalo
     )
 
 
-def _share(resources: Sequence[Tres], units: Mapping[str, int]) -> Allocation:
-    """Return the part of a GPU that *resources* are: all of it where they are shards, whose number nobody knows."""
-    mps = [each for each in resources if each.name == "mps"]
-    if not mps:
-        return Allocation()
-    of_type = [each for each in mps if each.kind is not None] or mps
-    count = sum(each.count or 0 for each in of_type)
-    whole = units.get(of_type[0].kind or "", max(units.values(), default=WHOLE_PERCENT))
+def _share(resources: Sequence[Tres], units: Mapping[tuple[str, str], int]) -> Allocation:
+    """Return the part of a GPU that *resources* are, by *units*: how many of a share and a type a GPU counts now.
+
+    Nothing holds a job to its shards, but they book their part; all of a GPU where nobody knows how many it has.
+    """
+    counted = [each for each in resources if each.kind is not None] or [*resources]
+    name, kind = counted[0].name, counted[0].kind or ""
+    known = [count for (own, _), count in units.items() if own == name]
+    whole = units.get((name, kind), max(known, default=WHOLE_PERCENT if name == "mps" else 1))
 
     # GPUs may have had other units when the job ran.
-    percent = min(max(round(WHOLE_PERCENT * count / whole), 1), WHOLE_PERCENT)
-    return Allocation(division="percentage", share_percent=percent)
+    percent = min(max(round(WHOLE_PERCENT * sum(each.count or 0 for each in counted) / whole), 1), WHOLE_PERCENT)
+    return Allocation(division="percentage" if name == "mps" else "whole", share_percent=percent)

@@ -17,13 +17,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Outcome, Usage
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs.queue import (
-    Columns,
-    Row,
-    is_interrupted,
-    sacct_rows_of,
-    squeue_rows_of,
-)
+from gpusage_slurm.jobs.queue import Columns, Row, is_interrupted, sacct_rows_of, squeue_rows_of
 
 _COLUMNS = (
     *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("exit_code", 16), ("Name", 128)),

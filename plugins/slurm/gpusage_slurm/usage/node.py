@@ -59,8 +59,10 @@ _GOING_ON = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "
 
 def post_limit(folder: UsageSpool, node: str) -> None:
     """Put what limits the memory of jobs on *node*, this host, into its comment; try it once an hour."""
-    posted = folder.path / f"{folder.prefix}limit"
-    if posted.exists() and time.time() - posted.stat().st_mtime < LIMIT_AGE_S:
+    posted, conf = folder.path / f"{folder.prefix}limit", Path(os.environ.get("SLURM_CONF", ""))
+    # Another cluster may have had this name: a sandbox that is up again.
+    begun_s = max(time.time() - LIMIT_AGE_S, conf.stat().st_mtime if conf.is_file() else 0.0)
+    if posted.exists() and posted.stat().st_mtime > begun_s:
         return
     posted.touch()
     offers = host_offers()
@@ -158,11 +160,13 @@ def job_of(environment: Mapping[str, str]) -> SampledJob | None:
 
     # ``16(x2)`` on several nodes; a share is on one.
     cpus = re.match(r"\d+", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    # From 26.05 on the job's cgroup has its SLUID as its name, unless the site wants its number (CgroupJobIdPaths).
+    names = (f"job_{job_id}", environment.get("SLURM_JOB_SLUID", ""))
     return SampledJob(
         manager=MANAGER,
         job_id=job_id,
         devices=tuple(filter(None, devices.split(","))),
-        identity=ProcessSelector(variable=f"SLURM_JOB_ID={job_id}", cgroup=f"job_{job_id}", uid=int(uid)),
+        identity=ProcessSelector(variable=f"SLURM_JOB_ID={job_id}", cgroups=tuple(filter(None, names)), uid=int(uid)),
         cpus=int(cpus[0]) if cpus else None,
     )
 

@@ -64,7 +64,7 @@ def main(words: Sequence[str]) -> None:
 
 def job_of(container: str, device: str) -> SampledJob:
     """Return *container* as the sampler knows it; of its processes it sees the ones that this user may read."""
-    identity = ProcessSelector(variable=f"CONTAINER_ID={container}", cgroup=container, uid=os.geteuid())
+    identity = ProcessSelector(variable=f"CONTAINER_ID={container}", cgroups=(container,), uid=os.geteuid())
     return SampledJob(manager=MANAGER, job_id=container, devices=(device,), identity=identity)
 
 

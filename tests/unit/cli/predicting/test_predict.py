@@ -136,6 +136,15 @@ def test_a_share_that_is_too_small_says_what_it_has_and_what_the_job_must_have()
     assert need["notes"][-1].startswith("A share of 25 % of v100-sxm2-16gb may use 3.8 GiB; this job must have ")
 
 
+def test_a_share_that_fits_only_behind_a_wall_says_so() -> None:
+    """Under a cap, a program sees a free GPU and takes what libraries take there."""
+    (prediction,) = _json("predict", RESNET, "--batch", "128", "--gpu", "a100", "--share", "25")["predictions"]
+    (need,) = prediction["needs"]
+    assert need["fits"]
+    assert need["share_memory_bytes"] < 9.6 * 2**30 < need["memory_bytes"]["high"]
+    assert need["notes"][-1].endswith("of a free GPU, so it fits only behind a wall.")
+
+
 def test_no_run_takes_more_memory_than_the_gpu_has() -> None:
     (prediction,) = _json("predict", RESNET, "--max-batch", "--gpu", "h100")["predictions"]
     (need,) = prediction["needs"]

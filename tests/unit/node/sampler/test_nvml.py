@@ -70,5 +70,22 @@ def test_what_a_gpu_does_not_have_is_unknown(library: Path) -> None:
     }
 
 
+SLICE = "MIG-11111111-2222-3333-4444-555555555555"
+IDLE = {"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "energy_j": None, "process_memory_bytes": {"12": 3000}}
+UNKNOWN = {"gpu_utilization": None, "sm_activity": None, "dram_activity": None}
+
+
+def test_a_slice_has_the_counters_of_its_instance(library: Path) -> None:
+    """The GPU around it is busier; its own counters, which GPM has for each instance, count."""
+    facts = "utilization 90\nsm 80\nenergy 5\nslice 7\nslice.busy 60\nslice.sm 50\nslice.dram 20\nprocess 12 3000\n"
+    first, second = readings(library, facts, SLICE, SLICE)
+    assert first == IDLE | UNKNOWN
+    assert second == IDLE | {"gpu_utilization": 0.6, "sm_activity": 0.5, "dram_activity": 0.2}
+
+
+def test_before_hopper_memory_is_all_that_is_known_of_a_slice(library: Path) -> None:
+    assert readings(library, "utilization 90\nslice 7\nprocess 12 3000\n", SLICE, SLICE) == [IDLE | UNKNOWN] * 2
+
+
 def test_a_gpu_that_is_not_there_is_left_to_others(library: Path) -> None:
     assert readings(library, "", "7", "GPU-x", "MIG-9", "") == [None] * 4

@@ -13,7 +13,7 @@ from gpusage.node.sampler.processes import Consumption, JobProcesses, ProcessSel
 from waiting import wait_until
 
 BUSY = "import time; s = time.process_time()\nwhile time.process_time() < s + 0.4: pass"
-IDENTITY = ProcessSelector(variable="SLURM_JOB_ID=77123", cgroup="job_77123", uid=os.geteuid())
+IDENTITY = ProcessSelector(variable="SLURM_JOB_ID=77123", cgroups=("job_77123", "sEHDM8KXBQ0B00"), uid=os.geteuid())
 
 
 def started(code: str, job: str = "77123") -> subprocess.Popen[bytes]:
@@ -84,7 +84,9 @@ class Kernel:
 
     def job(self, uid: int | None = None) -> JobProcesses:
         """Return the processes of job 5."""
-        identity = ProcessSelector(variable="SLURM_JOB_ID=5", cgroup="job_5", uid=os.geteuid() if uid is None else uid)
+        identity = ProcessSelector(
+            variable="SLURM_JOB_ID=5", cgroups=("job_5",), uid=os.geteuid() if uid is None else uid
+        )
         return JobProcesses(identity, self.proc, self.groups)
 
 

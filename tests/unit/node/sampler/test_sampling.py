@@ -17,7 +17,7 @@ JOB = SampledJob(
     manager="slurm",
     job_id="7",
     devices=("0",),
-    identity=ProcessSelector(variable="NO_SUCH_JOB=1", cgroup="", uid=os.geteuid()),
+    identity=ProcessSelector(variable="NO_SUCH_JOB=1", cgroups=(), uid=os.geteuid()),
     cpus=4,
 )
 

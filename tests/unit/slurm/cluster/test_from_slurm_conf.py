@@ -90,3 +90,17 @@ def test_a_number_without_end_is_none(tmp_path: Path) -> None:
     )
     assert cluster is not None
     assert cluster.pools[0].node_kinds[0].host_memory_bytes == 0
+
+
+def test_who_has_no_shares_reads_which_lines_to_write(tmp_path: Path) -> None:
+    nodes = "NodeName=a[1-2] Gres=gpu:a100:4\nNodeName=h1 Gres=gpu:h100:1\nNodeName=m1 Gres=gpu:a100_1g.5gb:7\n"
+    cluster = cluster_of_slurm_conf(write(tmp_path, nodes), builtin_catalogue())
+    assert cluster is not None
+    assert [pool.node_names for pool in cluster.pools] == [("a1", "a2"), ("h1",), ("m1",)]
+    (note,) = cluster.notes
+    assert note.startswith("To share a100, h100: GresTypes=gpu,mps in slurm.conf; on each node with 1 ',mps:100'")
+    assert "'Name=mps Count=400 File=/dev/nvidia[0-3] Flags=all_sharing'" in note
+    shared = nodes.replace("a100:4", "a100:4,mps:400").replace("h100:1", "h100:1,mps:100")
+    cluster = cluster_of_slurm_conf(write(tmp_path, shared), builtin_catalogue())
+    assert cluster is not None
+    assert not any("To share" in note for note in cluster.notes)

@@ -81,7 +81,11 @@ def test_a_limit_on_billing_counts_no_share_where_shares_are_not_billed() -> Non
     [
         ("CPU=1.0,GRES/gpu=50,GRES/mps=0.5", "", "PriorityFlags=MAX_TRES"),
         ("Mem=0.25G,GRES/gpu=50,GRES/mps=0.5", "CALCULATE_RUNNING", "PriorityFlags=MAX_TRES"),
-        ("CPU=1.0,GRES/gpu=50,GRES/mps=0.5", "MAX_TRES,CALCULATE_RUNNING", "set MaxTRESPU=billing=100"),
+        (
+            "CPU=1.0,GRES/gpu=50,GRES/mps=0.5",
+            "MAX_TRES,CALCULATE_RUNNING",
+            "MaxTRESPU=billing=100 in a QOS for GPUs alone",
+        ),
         ("CPU=0,Mem=0.0G,GRES/gpu=50,GRES/mps=0.5", "", "set MaxTRESPU=billing=100"),
         ("GRES/gpu:v100=20,GRES/gpu:h100=80,GRES/mps=0.8", "", "the same weight of a GPU"),
     ],
@@ -92,6 +96,15 @@ def test_a_number_for_billing_is_told_only_where_it_limits_nothing_else(weights:
     (limit,) = unseen_limits(books, SETTINGS | {"priorityflags": flags}, (partition,), (POOL,))
     assert len(limit.remedies) == 1
     assert words in limit.remedies[0]
+
+
+@pytest.mark.parametrize("weights", ["", "CPU=1.0"])
+def test_no_remedy_limits_the_cpus_of_another_partition(weights: str) -> None:
+    """Without weights, Slurm bills CPUs."""
+    books = Books(qos=({"Name": "normal", "MaxTRESPU": "gres/gpu=2"},))
+    other = {"PartitionName": "cpu", "TRESBillingWeights": weights}
+    (limit,) = unseen_limits(books, SETTINGS, (BILLED, other), (POOL,))
+    assert limit.remedies == ("MaxTRESPU=billing=100 in a QOS for GPUs alone: it also limits CPUs in partition cpu",)
 
 
 def test_the_limit_of_an_account_holds_for_those_below_and_a_users_for_that_user_alone() -> None:

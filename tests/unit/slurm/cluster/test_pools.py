@@ -155,6 +155,12 @@ def test_gpus_of_a_node_that_is_down_count_but_are_not_free() -> None:
     assert (pool.gpu_count, pool.free_gpu_count) == (4, 0)
 
 
+def test_shards_are_no_shares_of_ours_and_a_gpu_with_one_is_not_free() -> None:
+    (pool,) = pools_of([node("a", "gpu:t4:2,shard:t4:16", "gpu:t4:0,shard:t4:3(3/8,0/8)")], advisor().catalogue)
+    assert (pool.shards_per_gpu, pool.mps_per_gpu, pool.may_hold_shares) == (8, None, False)
+    assert pool.free_gpu_count == 1
+
+
 def test_nodes_that_divide_their_gpus_differently_are_not_shared() -> None:
     nodes = [node("n1", "gpu:v100:1,mps:100"), node("n2", "gpu:v100:1,mps:50")]
     assert pools_of(nodes, advisor().catalogue)[0].mps_per_gpu is None

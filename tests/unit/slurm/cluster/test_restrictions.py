@@ -8,6 +8,7 @@ import pytest
 
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 from gpusage_slurm.cluster.restrictions import (
+    booked_twice,
     gpu_reservations,
     join_reasons,
     limiting_qos,
@@ -93,6 +94,11 @@ def test_before_26_05_a_backup_controller_leaves_every_gpu_whole(
     actual = without_backup(settings, lines(OLDER.format("gpu", "NO", "NO")))
     assert (actual == {}) == shared
     assert shared or "backup controller" in actual["partition=gpu"]
+
+
+@pytest.mark.parametrize(("version", "shared"), [("22.05.8", False), ("23.11.4", False), ("23.11.5", True), ("", True)])
+def test_where_slurm_books_gpus_twice_every_gpu_is_whole(version: str, *, shared: bool) -> None:
+    assert (booked_twice({"slurm_version": version}, lines(OLDER.format("gpu", "NO", "NO"))) == {}) == shared
 
 
 def test_a_reservation_of_gpus_shares_none_and_one_of_nodes_does() -> None:

@@ -17,6 +17,7 @@ from gpusage_slurm.doctor.evidence import Evidence, sampler_python
 from gpusage_slurm.install.lua_scripts import LUA_FOLDER, job_submit_block, with_block
 from gpusage_slurm.install.node_scripts import PROLOG, plan_copies
 from gpusage_slurm.install.site import Site, socket_candidates
+from gpusage_slurm.settings import SlurmSettings
 
 POOL = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100")
 WHOLE = replace(POOL, mps_per_gpu=None)
@@ -284,7 +285,7 @@ def test_without_ignore_prefer_validation_no_generation_is_preferred_and_doctor_
         ("25.11.2", "warn", "pass"),
         ("25.05.9", "pass", "pass"),
         ("24.11.7", "warn", "pass"),
-        ("22.05.8", "warn", "pass"),
+        ("22.05.8", "fail", "pass"),
         ("26.11.0", "pass", "pass"),
         ("", "pass", "pass"),
     ],
@@ -297,13 +298,22 @@ def test_releases_that_crash_in_a_dry_run_or_have_known_vulnerabilities_are_name
 
 
 @pytest.mark.parametrize(
-    ("running", "books_twice"), [("22.05.8", True), ("23.11.4", True), ("23.11.5", False), ("24.11.5", False)]
+    ("running", "verdict", "accepted"),
+    [
+        ("22.05.8", "fail", "warn"),
+        ("23.11.4", "fail", "warn"),
+        ("23.11.5", "warn", "warn"),
+        ("26.05.5", "pass", "pass"),
+    ],
 )
-def test_releases_that_give_a_gpu_with_shares_away_are_named(
-    healthy: Evidence, running: str, books_twice: bool
+def test_releases_that_give_a_gpu_with_shares_away_fail_until_that_is_accepted(
+    healthy: Evidence, running: str, verdict: str, accepted: str
 ) -> None:
     evidence = replace(healthy, settings={**healthy.settings, "slurm_version": running})
-    assert ("that has shares" in finding(evidence, "release").observation) is books_twice
+    accepting = Configuration(mode="enforce", managers={"slurm": SlurmSettings(accept_double_booking=True)})
+    findings = [finding(each, "release") for each in (evidence, with_own(evidence, configuration=accepting))]
+    assert [each.verdict for each in findings] == [verdict, accepted]
+    assert all(("that has shares" in each.observation) is (verdict == "fail") for each in findings)
 
 
 @pytest.mark.parametrize(("mode", "verdict"), [("observe", "warn"), ("advise", "warn"), ("enforce", "fail")])

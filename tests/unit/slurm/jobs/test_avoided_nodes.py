@@ -45,9 +45,9 @@ def mark() -> JobAnnotation:
 
 def test_room_on_a_node_that_it_avoids_is_a_reason_to_let_it_in() -> None:
     """40 of 200 units are asked for there, and 100 are free."""
-    assert (
-        avoided_node_reason(ROW, [parse_node(NODE)], {})
-        == "node n1, which it avoids for the jobs there, has room (Resources)"
+    assert avoided_node_reason(ROW, [parse_node(NODE)], {}) == (
+        "node n1, which it avoids for the jobs there, has room (Resources)",
+        False,
     )
 
 
@@ -62,18 +62,20 @@ def test_room_on_a_node_that_it_avoids_is_a_reason_to_let_it_in() -> None:
     ],
 )
 def test_no_room_there_is_none(change: dict[str, object]) -> None:
-    assert avoided_node_reason(ROW, [parse_node(NODE | change)], {}) == ""
+    assert avoided_node_reason(ROW, [parse_node(NODE | change)], {}) == ("", False)
 
 
 def test_room_beside_another_user_is_none_and_a_whole_gpu_there_is_one() -> None:
     """Slurm would give the share the first GPU with room, and the job would be sent back to the queue."""
-    row = ROW | {"UserName": "ada", "admin_comment": f"{MARK}; kept off n1, where another user's job has a share"}
+    row = ROW | {"admin_comment": MARK.replace("avoid n1,n2", "apart n1,n2, start 3")}
     larger = NODE | {"gres": "gpu:v100:2,mps:v100:400", "gres_used": "gpu:v100:0(IDX:N/A),mps:v100:100(100/200,0/200)"}
-    reason = "a whole GPU is free on n1, where other users' jobs have shares (Resources)"
-    assert avoided_node_reason(row, [parse_node(NODE)], {"n1": {"ada", "bob"}}) == ""
-    assert avoided_node_reason(row, [parse_node(larger)], {"n1": {"ada", "bob"}}) == reason
-    assert "has room" in avoided_node_reason(row, [parse_node(NODE)], {"n1": {"ada"}})
-    assert "has room" in avoided_node_reason(ROW | {"UserName": "ada"}, [parse_node(NODE)], {"n1": {"bob"}})
+    reason = "a whole GPU is free on n1, beside other users' shares (Resources)"
+    gone = NODE | {"gres_used": "gpu:v100:0(IDX:N/A),mps:v100:0(0/200)"}
+    assert avoided_node_reason(row, [parse_node(NODE)], {"n1": {"ada", "bob"}}) == ("", False)
+    assert avoided_node_reason(row, [parse_node(larger)], {"n1": {"ada", "bob"}}) == (reason, True)
+    assert "has room" in avoided_node_reason(row, [parse_node(NODE)], {"n1": {"ada"}})[0]
+    assert "has room" in avoided_node_reason(row, [parse_node(gone)], {"n1": {"bob"}})[0]  # they have ended since
+    assert "has room" in avoided_node_reason(ROW, [parse_node(NODE)], {"n1": {"bob"}})[0]
 
 
 def test_a_job_that_waits_for_something_else_is_not_looked_at() -> None:
@@ -115,14 +117,15 @@ def test_it_is_let_in_before_it_is_turned_back(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         scontrol, "run", lambda *words: "n1,n2,n9\n" if words[0] == "squeue" else messages.append(words) or ""
     )
-    assert restore.restore_request(JOB, "it waits")
+    turned_back = replace(JOB, mark=MARK.replace("avoid n1,n2", "apart n1,n2, start 2"))
+    assert restore.restore_request(turned_back, "it waits")
     (words,) = messages
     assert words[:4] == ("scontrol", "update", "JobId=7", "ExcNodeList=n9")
     assert words[4] == (
-        "AdminComment=gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40, constraint v100 | "
+        "AdminComment=gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40, start 2, constraint v100 | "
         "it may run on n1, n2 again: it waits; why"
     )
-    again = replace(JOB, mark=words[4].removeprefix("AdminComment="))
+    again = replace(turned_back, mark=words[4].removeprefix("AdminComment="))
     monkeypatch.setattr(restore, "restore_whole_gpu", lambda job, reason: (job, reason) == (again, "it waits"))
     assert restore.restore_request(again, "it waits")
 

@@ -70,11 +70,13 @@ def test_a_job_with_a_latency_limit_goes_before_those_beside_it() -> None:
 
 def test_a_slice_is_asked_for_by_its_type_and_nothing_else_is_set() -> None:
     job = job_of(tres_per_node="gres:nvme:1", tres_per_job="gres/gpu:1")
-    rendered_job = rendered(job, slice_type="3g.20gb")
+    pools = (*POOLS, GpuPool(gpu="a100-sxm4-40gb:3g.20gb", site_type="3g.20gb", gpu_count=2, free_gpu_count=1))
+    rendered_job = rendered(job, pools=pools, slice_type="3g.20gb")
     assert rendered_job.after == "gres/gpu:3g.20gb:1"
     held = {"set.gres": "gpu:3g.20gb:1,gres:nvme:1", "set.tres_per_job": ""}
     assert rendered_job.fields == held
-    larger = rendered(job, slice_type="3g.20gb", preferred_gpus=("h100", "v100"), memory_cap_bytes=20, repeatable=False)
+    slices = {"slice_type": "3g.20gb", "preferred_gpus": ("h100", "v100")}
+    larger = rendered(job, pools=pools, memory_cap_bytes=20, repeatable=False, **slices)
     assert larger.after == "gres/gpu:3g.20gb:1, else h100"
     assert larger.fields == {**held, "env.GPUSAGE_DECISION": "gpu:3g.20gb:1", "env.GPUSAGE_RESCUE": "no"}
 

@@ -14,7 +14,7 @@ from gpusage_slurm import scontrol
 from gpusage_slurm.usage import accounting
 
 MARK = "site; gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40, prefer v100 | why"
-V100 = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=200)
+V100 = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=200, shards_per_gpu=8)
 ROW = {
     "JobID": "12_3",
     "User": "ada",
@@ -98,6 +98,11 @@ def test_a_run_has_whose_it_was_and_its_gpus_and_nothing_that_only_a_node_sees(b
                 "granted": Allocation(division="percentage", share_percent=20),
             },
             id="a share that the books do not count, by its mark",
+        ),
+        pytest.param(
+            {"AllocTRES": "gres/shard:v100=2,gres/shard=2"},
+            {"gpu_count": 1, "granted": Allocation(share_percent=25)},
+            id="shards, by their number, and nothing holds the job to them",
         ),
         pytest.param({"State": "COMPLETED", "ExitCode": "0:0"}, {"outcome": "completed"}, id="completed"),
         pytest.param({"State": "FAILED", "ExitCode": "0:9"}, {"outcome": "interrupted"}, id="killed"),

@@ -211,7 +211,10 @@ def test_a_job_is_what_the_prolog_says() -> None:
     job = job_of(ENVIRONMENT)
     assert job is not None
     assert (job.job_id, job.devices, job.cpus, job.identity.uid) == ("12", ("0", "1"), 4, 1000)
-    assert (job.identity.variable, job.identity.cgroup) == ("SLURM_JOB_ID=12", "job_12")
+    assert (job.identity.variable, job.identity.cgroups) == ("SLURM_JOB_ID=12", ("job_12",))
+    newer = job_of({**ENVIRONMENT, "SLURM_JOB_SLUID": "sEHDM8KXBQ0B00"})  # of 26.05
+    assert newer is not None
+    assert newer.identity.cgroups == ("job_12", "sEHDM8KXBQ0B00")
 
 
 @pytest.mark.parametrize(
