@@ -24,7 +24,7 @@ from gpusage.decisions.outcome import Outcome
 from gpusage.decisions.prediction import Predictor, request_with_model_settings, require_answer
 from gpusage.devices.catalogue import Catalogue, site_catalogue
 from gpusage.experience.identity import job_identity
-from gpusage.experience.learned import why_whole
+from gpusage.experience.learned import describe_jobs, why_whole
 from gpusage.experience.unnamed_jobs import BY_HISTORY, NO_GRAPH, estimates_by_gpu, reasons_of
 from gpusage.experience.unnamed_jobs import policy_input as input_by_history
 from gpusage.graphs.reader import folder_rejection
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 SHOWS_MODEL = "learn=on: this run shows the model"
 NO_CARD = "no description of the model came with the job"
 NO_WORDS = "this cluster cannot express it: its GPUs have different numbers of MPS units, or no features"
+ELSEWHERE = "its script was measured on {} alone; a card of its model holds for other GPU types, too"
 OBSERVED_ONLY = "history is observed only, as [learning] history says"
 ReadModel = Callable[[Job, ModelRequest], ModelGraph | None]
 """Returns the graph of a job's model; ``None`` where no description of it came with the job."""
@@ -152,8 +153,10 @@ class Advisor(Predictor):
             mode: SiteMode = "observe" if is_outside else self.mode
             return replace(self, submitter=job.submitter, mode=mode).advise(job, cluster, read_model)
         request = job.model_request
-        if request is None and self.history != "off" and job.request.gpu_count:
-            return self._advise_by_history(job, cluster)
+        if request is None and job.request.gpu_count:
+            measured = self.learned.measured(job.first_run, job.submitter) if job.first_run else {}
+            if measured or self.history != "off":
+                return self._advise_by_history(job, cluster, measured)
 
         # A graph has the settings of its file, and the job those that its first run showed.
         graph = read_model(job, request) if request is not None and request.enabled else None
@@ -167,7 +170,7 @@ class Advisor(Predictor):
             decision = self.learned.without_failed_slice(decision, graph, job.submitter)
         decision, rendered = self._render(job, decision, cluster)
         if request is not None and request.first_run:
-            decision = replace(decision, reasons=(*decision.reasons, f"as job {request.first_run}'s run showed"))
+            decision = replace(decision, reasons=(*decision.reasons, f"as {describe_jobs(request.first_run)} showed"))
         outcome = Outcome(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=self.mode)
         if request is None or graph is None:
             return outcome
@@ -178,15 +181,19 @@ class Advisor(Predictor):
         outcome = replace(outcome, model=job_identity(NOBODY, graph=graph), predicted_utilization=predicted)
         return outcome.as_advice(self.learned.why_not_enforced(graph, job.submitter, decision))
 
-    def _advise_by_history(self, job: Job, cluster: Cluster) -> Outcome:
-        """Return the outcome of *job*, which names no model: observed only, until its history has earned trust."""
-        decision, history_estimates = self.decide_by_history(job, cluster)
+    def _advise_by_history(self, job: Job, cluster: Cluster, measured: Mapping[str, ObservedFigures]) -> Outcome:
+        """Return the outcome of *job*, which names no model: observed only, until its history has earned trust.
+
+        What was *measured* of its own script, by GPU, counts at once.
+        """
+        decision, history_estimates = self.decide_by_history(job, cluster, measured)
         decision, rendered = self._render(job, decision, cluster)
 
         why = ""
         if decision.code is Code.REWRITE and self.mode != "observe":
-            may_earn = self.history == "enforce"
-            why = self.learned.trust.why_not(job.submitter.user) if may_earn else OBSERVED_ONLY
+            if not measured:
+                may_earn = self.history == "enforce"
+                why = self.learned.trust.why_not(job.submitter.user) if may_earn else OBSERVED_ONLY
             why = why or why_whole(self.learned.failures, "", job.submitter)
         reasons = [*decision.reasons, *([why] if why else []), *([SHOWS_MODEL] if job.shows_model else [])]
         return Outcome(
@@ -247,8 +254,12 @@ class Advisor(Predictor):
         reasons += [text for text in (evidence, doubt) if text]
         return replace(decision, reasons=tuple(reasons))
 
-    def decide_by_history(self, job: Job, cluster: Cluster) -> tuple[Decision, Mapping[str, ObservedFigures]]:
+    def decide_by_history(
+        self, job: Job, cluster: Cluster, measured: Mapping[str, ObservedFigures]
+    ) -> tuple[Decision, Mapping[str, ObservedFigures]]:
         """Return the decision on *job*, which names no model, and its estimates by the name of each GPU.
+
+        Where something was *measured*, nothing else counts.
 
         Raises:
             PluginError: A plugin breaks the contract.
@@ -259,12 +270,15 @@ class Advisor(Predictor):
         cluster = cluster.within(request.partitions, request.scopes, request.node_features)
         gpus = {pool.gpu: self.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None}
         rows = [*gpus.values()]
-        answers = self.hooks.find_observed_figures(NO_GRAPH, Workload(), rows, self.submitter)
-        estimates = estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)
+        estimates = {gpu.name: measured[gpu.name] for gpu in rows if gpu.name in measured}
+        if not measured:
+            answers = self.hooks.find_observed_figures(NO_GRAPH, Workload(), rows, self.submitter)
+            estimates = {**estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)}
 
         policy_input = input_by_history(job, cluster, gpus, estimates, self.rules)
         if policy_input is None:
-            return _keep_decision(job, *reasons_of(estimates), *request.obstacles), estimates
+            reasons = [*reasons_of(estimates), *([ELSEWHERE.format(*measured)] if measured else []), *request.obstacles]
+            return _keep_decision(job, *reasons), estimates
         decision = self._through_policies(policy_input, BY_HISTORY)
         return replace(decision, reasons=(*reasons_of(estimates), *decision.reasons), step_times_s={}), estimates
 
