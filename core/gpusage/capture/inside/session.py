@@ -143,8 +143,6 @@ class Session:
             left_out=self.left_out,
         )
 
-        self.left_out.strategy = self.left_out.strategy or self.observer.strategy
-        self.left_out.precision = self.left_out.precision or self.observer.precision
         record, graph = record_of_step(observation)
 
         return {
@@ -153,7 +151,7 @@ class Session:
             "graph": to_document(graph) if graph is not None else None,
         }
 
-    def _replace(self, call: Call, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _replace(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._called_at_s = self._called_at_s or time.process_time()
         self._places.setdefault(id(call.module), len(self._places))
         # Called inside a compiled function, a model is compiled itself.
