@@ -48,6 +48,7 @@ def train(model, count=40, optimizer=None, forward=None):
         optimizer.step()
 """
 EPILOGUE = r"""
+import os
 def tell():
     import hashlib, os, pathlib, random, re, resource, sys, threading
     torch = sys.modules.get("torch")
@@ -84,7 +85,7 @@ def tell():
         ]
     with open(os.environ["TOLD"], "w") as file:
         __import__("json").dump(told, file)
-tell()
+if "TOLD" in os.environ: tell()
 """
 
 
@@ -125,14 +126,19 @@ class Ending:
     told: dict[str, object]
 
 
-def run(program: Program, folder: Path, server: ForkServer, *, record: Path | None, observer: str = "") -> Ending:
-    """Run *program* in *folder*; observed if there is a *record* to write, by another *observer* if one is given."""
+def write_program(program: Program, folder: Path) -> None:
+    """Write *program* and its files into *folder*."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in program.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     text = (TRAINING if program.trains else "") + program.source
     (folder / "main.py").write_text(f"{text}\n{EPILOGUE}")
+
+
+def run(program: Program, folder: Path, server: ForkServer, *, record: Path | None, observer: str = "") -> Ending:
+    """Run *program* in *folder*; observed if there is a *record* to write, by another *observer* if one is given."""
+    write_program(program, folder)
     told = folder / "told.json"
     told.unlink(missing_ok=True)
     variables = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}

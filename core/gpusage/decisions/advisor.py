@@ -65,7 +65,6 @@ if TYPE_CHECKING:
 SHOWS_MODEL = "learn=on: this run shows the model"
 NO_CARD = "no description of the model came with the job"
 NO_WORDS = "this cluster cannot express it: its GPUs have different numbers of MPS units, or no features"
-ELSEWHERE = "its script was measured on {} alone; a card of its model holds for other GPU types, too"
 OBSERVED_ONLY = "history is observed only, as [learning] history says"
 ReadModel = Callable[[Job, ModelRequest], ModelGraph | None]
 """Returns the graph of a job's model; ``None`` where no description of it came with the job."""
@@ -152,11 +151,9 @@ class Advisor(Predictor):
         if job.submitter is not self.submitter or is_outside:
             mode: SiteMode = "observe" if is_outside else self.mode
             return replace(self, submitter=job.submitter, mode=mode).advise(job, cluster, read_model)
-        request = job.model_request
-        if request is None and job.request.gpu_count:
-            measured = self.learned.measured(job.first_run, job.submitter) if job.first_run else {}
-            if measured or self.history != "off":
-                return self._advise_by_history(job, cluster, measured)
+        request, measured = job.model_request, self.learned.measured(job.first_run, job.submitter)
+        if request is None and job.request.gpu_count and (measured or self.history != "off"):
+            return self._advise_by_history(job, cluster, measured)
 
         # A graph has the settings of its file, and the job those that its first run showed.
         graph = read_model(job, request) if request is not None and request.enabled else None
@@ -182,19 +179,13 @@ class Advisor(Predictor):
         return outcome.as_advice(self.learned.why_not_enforced(graph, job.submitter, decision))
 
     def _advise_by_history(self, job: Job, cluster: Cluster, measured: Mapping[str, ObservedFigures]) -> Outcome:
-        """Return the outcome of *job*, which names no model: observed only, until its history has earned trust.
-
-        What was *measured* of its own script, by GPU, counts at once.
-        """
-        decision, history_estimates = self.decide_by_history(job, cluster, measured)
+        """Return the outcome of *job* without a model: what was *measured* counts; history must have earned trust."""
+        decision, estimates = self.decide_by_history(job, cluster, measured)
         decision, rendered = self._render(job, decision, cluster)
-
         why = ""
         if decision.code is Code.REWRITE and self.mode != "observe":
-            if not measured:
-                may_earn = self.history == "enforce"
-                why = self.learned.trust.why_not(job.submitter.user) if may_earn else OBSERVED_ONLY
-            why = why or why_whole(self.learned.failures, "", job.submitter)
+            earned = self.learned.trust.why_not(job.submitter.user) if self.history == "enforce" else OBSERVED_ONLY
+            why = ("" if measured else earned) or why_whole(self.learned.failures, "", job.submitter)
         reasons = [*decision.reasons, *([why] if why else []), *([SHOWS_MODEL] if job.shows_model else [])]
         return Outcome(
             submission=job.submission,
@@ -203,7 +194,7 @@ class Advisor(Predictor):
             rendered=rendered,
             mode="observe" if why else self.mode,
             model=JobIdentity(),
-            history_estimates=history_estimates,
+            history_estimates={} if measured else estimates,  # trust in history rests on its own estimates
         )
 
     def keep_unchanged(self, submission: DecisionRequest, reason: str, job: Job | None = None) -> Outcome:
@@ -255,11 +246,9 @@ class Advisor(Predictor):
         return replace(decision, reasons=tuple(reasons))
 
     def decide_by_history(
-        self, job: Job, cluster: Cluster, measured: Mapping[str, ObservedFigures]
+        self, job: Job, cluster: Cluster, measured: Mapping[str, ObservedFigures] | None = None
     ) -> tuple[Decision, Mapping[str, ObservedFigures]]:
-        """Return the decision on *job*, which names no model, and its estimates by the name of each GPU.
-
-        Where something was *measured*, nothing else counts.
+        """Return the decision on *job*, which names no model, and its estimates by GPU, or what was *measured*.
 
         Raises:
             PluginError: A plugin breaks the contract.
@@ -270,15 +259,12 @@ class Advisor(Predictor):
         cluster = cluster.within(request.partitions, request.scopes, request.node_features)
         gpus = {pool.gpu: self.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None}
         rows = [*gpus.values()]
-        estimates = {gpu.name: measured[gpu.name] for gpu in rows if gpu.name in measured}
-        if not measured:
-            answers = self.hooks.find_observed_figures(NO_GRAPH, Workload(), rows, self.submitter)
-            estimates = {**estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)}
-
+        answers = self.hooks.find_observed_figures(NO_GRAPH, Workload(), rows, self.submitter)
+        history = estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)
+        estimates = measured or history
         policy_input = input_by_history(job, cluster, gpus, estimates, self.rules)
         if policy_input is None:
-            reasons = [*reasons_of(estimates), *([ELSEWHERE.format(*measured)] if measured else []), *request.obstacles]
-            return _keep_decision(job, *reasons), estimates
+            return _keep_decision(job, *reasons_of(estimates), *request.obstacles), estimates
         decision = self._through_policies(policy_input, BY_HISTORY)
         return replace(decision, reasons=(*reasons_of(estimates), *decision.reasons), step_times_s={}), estimates
 

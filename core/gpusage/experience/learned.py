@@ -240,7 +240,7 @@ class Learned:
         workload = replace(request.workload, alone=replace(alone, utilization=utilization))
         return replace(request, workload=workload)
 
-    def measured(self, request: ModelRequest, submitter: Submitter) -> Mapping[str, ObservedFigures]:
+    def measured(self, request: ModelRequest | None, submitter: Submitter) -> Mapping[str, ObservedFigures]:
         """Return the figures of the earlier runs that *request* names, on the GPU of the newest; none of other GPUs."""
         runs = self._first_runs(request, submitter)
         if not runs:
@@ -258,10 +258,10 @@ class Learned:
         figures = (Figure(interval=each, source=source) for each in (busy, memory))
         return {gpu: ObservedFigures(gpu_utilization=next(figures), memory_bytes=next(figures))}
 
-    def _first_runs(self, request: ModelRequest, submitter: Submitter) -> Sequence[tuple[str, FirstRun]]:
+    def _first_runs(self, request: ModelRequest | None, submitter: Submitter) -> Sequence[tuple[str, FirstRun]]:
         """Return the runs that *request* names, the newest first."""
         # A user may name any number; only that user's own runs are under it.
-        if not (self.first_runs and request.first_run):
+        if request is None or not self.first_runs:
             return ()
         found = ((job, self.first_runs.get((submitter.user, job))) for job in request.first_run.split("+"))
         return [(job, run) for job, run in found if run is not None]

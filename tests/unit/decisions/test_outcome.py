@@ -238,7 +238,7 @@ MEASURED = "measured on v100-sxm2-16gb in job 7's run, 31 ms a step: busy 31 % (
         ("1000", "learn=on,first_run=9+7", "v100", Code.REWRITE, MEASURED.replace(", 31 ms a step", "")),
         ("1000", "learn=on,first_run=8+7", "v100", Code.REWRITE, "in the runs of jobs 8, 7: busy 40 % (up to 52 %)"),
         ("1001", FIRST_RUN, "v100", Code.KEEP, "learn=on: this run shows the model"),  # another user's number
-        ("1000", FIRST_RUN, "a100", Code.KEEP, "its script was measured on v100-sxm2-16gb alone"),
+        ("1000", FIRST_RUN, "a100", Code.KEEP, "measured on v100-sxm2-16gb in job 7's run"),
         ("1002", FIRST_RUN, "v100", Code.KEEP, "the last job like it failed in its share of a GPU"),
         (
             "1000",

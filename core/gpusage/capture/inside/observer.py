@@ -162,7 +162,8 @@ class Observer:
         try:
             return self.replace(call, args, kwargs)
         finally:
-            module_class.__call__ = self._observed
+            if module_class.__call__ is self.original:
+                module_class.__call__ = self._observed
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         # Subclasses of tensors run code of their own, also for a shape.

@@ -17,22 +17,16 @@ import os
 import sys
 from time import perf_counter
 
-CYCLES = 2
-"""Full cycles to observe: a GradScaler often skips the first update."""
-WARM_UP, TIMED = 8, 24
-"""Updates in which compilers and cuDNN still choose; updates that are timed then."""
-STEADY = 1.25
-"""Of the two halves of the timed steps; beyond it the GPU's queue may hide their true length."""
-INFERENCE_CALLS = 32
-"""Equal calls without a gradient after which a program that has updated nothing is taken for inference."""
+CYCLES = 2  # full ones: a GradScaler often skips the first update
+WARM_UP, TIMED = 8, 24  # updates in which compilers and cuDNN still choose; updates that are timed then
+STEADY = 1.25  # of the two halves of the timed steps; beyond it the GPU's queue may hide their true length
+INFERENCE_CALLS = 32  # equal ones without a gradient and an update, after which the program is taken for inference
 BUDGET_S = 0.05
 MAXIMUM_LOOKS, MAXIMUM_CALLS, MAXIMUM_LEAVES, MAXIMUM_PARTS = 20_000, 64, 1_000, 1_000
-MAXIMUM_UPDATES = 128
-"""Of all optimizers: the first one may be given up."""
+MAXIMUM_UPDATES = 128  # of all optimizers: the first one may be given up
 MAXIMUM_CHARACTERS = 1 << 18  # as `gpusage.cli.cards.first_run` reads it
 MAXIMUM_PROGRAM_BYTES = 1 << 20
-LEAST_FREE_BYTES = 256 << 20
-"""Of the host's memory."""
+LEAST_FREE_BYTES = 256 << 20  # of the host's memory
 PRIME = 2**128 - 159
 SCHEMA = "gpusage.first-run/2"
 COMPILERS = ("torch.compile", "torch.export", "torch.compiler.")

@@ -53,7 +53,8 @@ class RecordedRun:
 
     Attributes:
         path: Of its file.
-        document: The content of this file, unchecked but for its schema.
+        document: The content of this file, unchecked but for its schema: ``command``, the words that start the program,
+            Python's path first, and ``folder``, where it was started.
     """
 
     path: Path
@@ -65,15 +66,6 @@ class RecordedRun:
         return str(self.document.get("job") or "")
 
     @property
-    def command(self) -> list[str]:
-        """Return the words that start the program, Python's path first."""
-        return [str(word) for word in self.document["command"]]
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder that the program was started in."""
-        return Path(str(self.document["folder"]))
-
     def seen(self) -> object:
         """Return what equal runs of a program have in common."""
         return [self.document.get(name) for name in _SEEN]
@@ -99,11 +91,8 @@ def keep_card(run: RecordedRun, captured: Captured, graph: ModelGraph) -> Path:
 
     card = run.path.with_name(f"model{CARD_SUFFIX}")
     write_file(graph, card)
-    document = {
-        "program_digest": run.document["program_digest"],
-        "keys": dict(captured.keys),
-        "modules": captured.modules,
-    }
+    seen = {"keys": dict(captured.keys), "modules": captured.modules}
+    document = {**seen, "program_digest": run.document["program_digest"]}
     write_atomically(card.with_name("captured"), json.dumps(document).encode())
     return card
 
@@ -138,7 +127,7 @@ def comment_of_run(
     stale = {run.job for run in runs if not _is_unchanged(run, files)}
     runs = [run for run in runs if run.job not in stale]
     programs: dict[str, object] = {}
-    if any(programs.setdefault(run.document["program_digest"], run.seen()) != run.seen() for run in runs):
+    if any(programs.setdefault(run.document["program_digest"], run.seen) != run.seen for run in runs):
         return None
     whole = [run for run in runs if run.document.get("share") == "100"]
     jobs = list(dict.fromkeys(run.job for run in whole if run.job))[:MAXIMUM_JOBS]
