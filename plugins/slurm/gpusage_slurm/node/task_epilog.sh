@@ -243,7 +243,7 @@ job_record=$(timeout -k 1 3 scontrol show job "$job") || exit 0
 kind='[A-Za-z0-9_.-]*'
 mark=$(field AdminComment | sed -n \
     -e "s/^.*gpusage [0-9a-f]\{12\} [A-Z]* gres\/\(gpu\(:$kind\)\{0,1\}:1\) -> gres\/\(mps:[0-9]*\)[, ].*/\1 \3/p" \
-    -e "s/^.*gpusage [0-9a-f]\{12\} [A-Z]* gres\/gpu\(:1\)\{0,1\} -> gres\/\(gpu:$kind:1\)\(, else \($kind\)\)\{0,1\} .*/gpu:\4:1 \2/p")
+    -e "s/^.*gpusage [0-9a-f]\{12\} [A-Z]* gres\/gpu\(:$kind\)*\(:1\)\{0,1\} -> gres\/\(gpu:$kind:1\)\(, else \($kind\)\)\{0,1\} .*/gpu:\5:1 \3/p")
 gpu=${mark% *} share=${mark#* } whole="a whole GPU"
 case $share/$gpu in gpu:*/gpu:[!:]*) whole=gres/$gpu ;; esac
 held=$(field TresPerNode)
