@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,28 @@ def test_a_slice_is_asked_for_by_its_own_name_and_let_go_where_none_is_free(sand
     wait_for_state(sandbox, waiting, "COMPLETED")
 
 
+def test_a_slice_of_the_named_type_is_given_where_its_user_says_so_and_let_go_for_that_type_alone(
+    sandbox: Sandbox,
+) -> None:
+    """Both slices are busy and the V100 is free, which is not what the user named; then the A100 is free, too."""
+    if sandbox.installation.major_minor < TURNS_BACK:
+        pytest.skip("22.05 changes no waiting slice into a GPU")
+    typed = ("--gres=gpu:a100:1", f"--comment={LIGHT},slices=on")
+    waiting = submit_until(sandbox, lambda job: SLICE in job.tres, *typed).job_id
+    assert f"gres/gpu:a100:1 -> gres/gpu:{SLICE}:1, else a100" in show_job(sandbox, waiting)["AdminComment"]
+    command = ("sbatch", "--parsable", "--wrap=sleep 1000")
+    others = [sandbox.run(*command, f"--gres=gpu:{kind}:1").stdout.strip() for kind in (SLICE, SLICE, "a100")]
+    for other in others:
+        wait_for_state(sandbox, other, "RUNNING")
+    release(sandbox, waiting)
+    time.sleep(5)
+    assert SLICE in show_job(sandbox, waiting)["TresPerNode"]
+    sandbox.run("scancel", others.pop())
+    wait_until(lambda: show_job(sandbox, waiting)["TresPerNode"] == "gres/gpu:a100:1")
+    wait_for_state(sandbox, waiting, "COMPLETED")
+    sandbox.run("scancel", *others)
+
+
 def test_a_job_that_lacks_memory_on_its_slice_runs_again_on_a_larger_gpu_and_so_does_the_next(
     sandbox: Sandbox,
 ) -> None:
@@ -84,7 +107,7 @@ exit 1
         again = wait_for_state(sandbox, job, "COMPLETED", restarts=1)
         assert (again["TresPerNode"], again["NodeList"]) == ("gres/gpu:a100:1", "n3")
         assert "runs again by itself, once, with gres/gpu:a100:1" in text.read_text()
-        assert text.read_text().count("gpusage: this job starts again, with a whole GPU") == 1
+        assert text.read_text().count("gpusage: this job starts again, on a larger GPU") == 1
     next_try = submitted(sandbox, "gpu:a100:1", *name)
     assert "failed in its part of a GPU, so this one has a100" in show_job(sandbox, next_try)["AdminComment"]
     sandbox.run("scancel", next_try)

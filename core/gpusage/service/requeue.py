@@ -22,7 +22,7 @@ from gpusage.store.annotation import parse_annotation
 from gpusage.store.decisions import DecisionStore
 from gpusage_hooks.types import JobIdentity, OutOfMemoryJob, Usage
 
-REASON = "CUDA ran out of memory in its share, so it runs again with a whole GPU"
+REASON = "CUDA ran out of memory in its part of a GPU, so it runs again with more"
 _UNSUPPORTED = "this version of its manager, or this cluster, cannot do it"
 RUN_LIMIT_S = 30.0
 """A requeue takes seconds, because a job has to leave its node first; and it is the user who makes it leave late."""

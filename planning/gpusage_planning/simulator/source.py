@@ -19,7 +19,7 @@ import numpy as np
 
 from gpusage.cli.cluster_file import any_cluster, example_cluster, read_description
 from gpusage.cli.user_file import read_document, require_readable
-from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.decisions.advisor import Advisor, advisor
 from gpusage.plugins.loading import managers_of
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, PastJob
@@ -193,7 +193,7 @@ class Files:
     """
 
     def __init__(self, source: Source) -> None:
-        self.advisor = make_advisor()
+        self.advisor = advisor()
         self._source = source
         self.fleet, self.undivided = _fleet(source, self.advisor)
         self.format: Format | None = None if source.jobs_file is None else find_format(source.jobs_file, source.format)

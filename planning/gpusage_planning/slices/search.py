@@ -24,6 +24,8 @@ from gpusage_planning.slices.layouts import WHOLE, Board, Layout, board_of, prof
 
 DAY_S = 86400.0
 """What a job waits that fits nothing of a layout."""
+MOST_LEFT_OUT = 0.01
+"""Of the jobs, that may fit nothing of a layout."""
 COLUMNS = ("submit_s", "work_s", "limit_s", "gpu_count", "kind", "user")
 Wait = tuple[float, int]
 """The mean wait in seconds, and how many jobs fit nothing."""
@@ -87,18 +89,19 @@ def best_layout(month: Month, tries: int, progress: Callable[[int], None] = lamb
     """
     waits: dict[frozenset[object], Wait] = {}
 
-    def wait_of(layout: Layout) -> Wait:
+    def rank(layout: Layout) -> tuple[float, float]:
         key = frozenset(layout.items())
         if key not in waits:
             waits[key] = month.wait(month.types(layout))
             progress(len(waits))
-        return waits[key]
+        # Where the others wait for a day, it would be of use to leave jobs out.
+        return max(waits[key][1] - MOST_LEFT_OUT * len(month.jobs), 0.0), waits[key][0]
 
     best: Layout = {(one.whole.name, WHOLE): one.whole.gpu_count for one in month.boards}
     step = max(best.values())
     while step and len(waits) < tries:
-        nearest = min(_moves(best, month.boards, step), key=wait_of, default=best)
-        if wait_of(nearest) < wait_of(best):
+        nearest = min(_moves(best, month.boards, step), key=rank, default=best)
+        if rank(nearest) < rank(best):
             best = nearest
         else:
             step //= 2

@@ -103,10 +103,12 @@ def render_node(node: SandboxNode, plan: ClusterPlan, *, hostname: str, port: in
     gres = f"gpu:{node.gpu_type}:{node.gpu_count}" + "".join(f",gpu:{kind}:{count}" for kind, count in node.other_gpus)
     if plan.mps_per_gpu and node.has_shares:
         gres += f",mps:{node.gpu_count * plan.mps_per_gpu}"
+    names = (node.gpu_type,) if node.features is None else node.features
+    features = f" Features={','.join(names)}" if names else ""
     return (
         f"NodeName={node.name} NodeHostname={hostname} NodeAddr=127.0.0.1 Port={port} "
         f"CPUs={_CPUS_PER_GPU * node.gpu_count} RealMemory={_MEMORY_MIB_PER_GPU * node.gpu_count} "
-        f"Gres={gres} Features={','.join((node.gpu_type,) if node.features is None else node.features)} State=UNKNOWN"
+        f"Gres={gres}{features} State=UNKNOWN"
     )
 
 

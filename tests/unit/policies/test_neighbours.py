@@ -68,9 +68,10 @@ def test_it_is_kept_off_another_users_share_unless_the_site_wants_that() -> None
 
     def by(user: str, *, across_users: bool = False) -> tuple[str, ...]:
         rules = Rules(sharing=SharingRules(across_users=across_users))
-        return avoided(
-            replace(policy_input, cluster=cluster, rules=rules, submitter=Submitter(fields={"user": user})), draft
-        )
+        by_user = replace(policy_input, cluster=cluster, rules=rules, submitter=Submitter(fields={"user": user}))
+        decision = decide_veto(by_user, draft)
+        assert decision is None or decision.request.keeps_apart
+        return decision.request.avoided_nodes if decision else ()
 
     assert by("1001") == ("n1",)
     assert by("1000") == by("") == by("1001", across_users=True) == ()

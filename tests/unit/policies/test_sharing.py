@@ -300,8 +300,7 @@ def test_where_nothing_is_shared_a_job_reads_what_would_be_enough_if_it_were() -
     assert may_share(policy_input.request, policy_input.workload, policy_input.cluster, PRICE)
     decision = decided(policy_input)
     assert decision.request.mps_thread_percent is None
-    assert decision.if_shared is not None
-    assert (decision.if_shared.gpu, decision.if_shared.share_percent) == (OLD.name, 33)
+    assert [(price.gpu, price.share_percent) for price in decision.if_shared] == [(OLD.name, 33)]
     assert f"can be shared; if shared, a third of a {OLD.name} would do, beside partners" in decision.reasons[-1]
     verdicts = {price.reason for price in price_list(policy_input, decision) if price.share_percent == 33}
     assert "would be enough, if it were shared" in verdicts
@@ -318,10 +317,70 @@ def test_where_a_gpu_has_shards_a_job_reads_how_many_would_hold_it() -> None:
 
 def test_where_no_share_would_be_enough_a_job_reads_that_too() -> None:
     decision = decided(unshared(DEAR, DEAR))
-    assert decision.if_shared is None
+    assert decision.if_shared == ()
     assert "can be shared; if shared, three quarters of" in decision.reasons[-1]
 
 
 def test_a_site_that_binds_no_job_would_not_bind_it_either() -> None:
     decision = decided(unshared(CHEAP, DEAR, rules=replace(PRICE, bind="never")))
-    assert decision.if_shared is None
+    assert decision.if_shared == ()
+
+
+def of_slices(*gib: float, **changes: object) -> PolicyInput:
+    """Return an input without a whole GPU: a slice of 10 GiB and, a step being faster there, one of 40."""
+    policy_input = sliced(1.1, **changes)  # type: ignore[arg-type]
+    candidate = policy_input.candidates[-1]
+    candidates = []
+    for name, size, speed in (("1g.10gb", 10, 3.0), ("3g.40gb", 40, 1.1)):
+        row = replace(candidate.gpu, name=f"fast:{name}", memory_bytes=size * GIB, sm_count=size)
+        pool = replace(candidate.pool, gpu=row.name, site_type=name)
+        step_s = exact_interval(candidate.need.step_time_s.value * speed)
+        candidates.append(replace(candidate, gpu=row, pool=pool, need=replace(candidate.need, step_time_s=step_s)))
+    chosen = tuple(candidates[place] for place in range(2) if not gib or place in gib)
+    pools = tuple(each.pool for each in chosen)
+    return replace(policy_input, candidates=chosen, cluster=replace(policy_input.cluster, pools=pools))
+
+
+def test_where_all_gpus_are_slices_a_job_gets_the_smallest_that_holds_it() -> None:
+    """However much slower it is there: it could have had no whole GPU."""
+    decision = decided(of_slices())
+    assert decision.request.slice_type == "1g.10gb"
+    assert decision.request.preferred_gpus == ("3g.40gb",)
+    assert decision.reasons == ("the smallest slice with room that holds it, of the slices that it may use",)
+    assert decided(of_slices(gib=12.0)).request.slice_type == "3g.40gb"
+
+
+@pytest.mark.parametrize(
+    ("policy_input", "reason"),
+    [
+        (of_slices(0), "no slice is chosen: every GPU that it may use is of one type, 1g.10gb"),
+        (of_slices(free=0), "no slice is chosen: no slice that holds it has room now"),
+        (of_slices(workload=Workload(slices=False)), "no slice is chosen: gpusage gives it no slice"),
+    ],
+)
+def test_no_reason_speaks_of_a_whole_gpu_where_there_is_none(policy_input: PolicyInput, reason: str) -> None:
+    decision = decided(policy_input)
+    assert (decision.request.slice_type, decision.reasons[-1]) == (None, reason)
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "slices", "typed_slices", "slice_type"),
+    [
+        (FAST.name, None, False, None),
+        (FAST.name, True, False, "3g.40gb"),
+        (FAST.name, None, True, "3g.40gb"),
+        (FAST.name, False, True, None),
+        (OLD.name, True, True, None),  # the slices are of another type
+        (None, None, False, "3g.40gb"),
+        (None, False, True, None),
+    ],
+)
+def test_a_job_that_names_its_type_gets_a_slice_of_it_where_its_user_or_site_says_so(
+    gpu_type: str | None, slices: bool | None, typed_slices: bool, slice_type: str | None
+) -> None:
+    request, rules = GpuRequest(gpu_count=1, gpu_type=gpu_type), replace(PRICE, typed_slices=typed_slices)
+    policy_input = of_slices(1, request=request, rules=rules, workload=Workload(slices=slices))
+    candidates = (*priced(DEAR, CHEAP, {}).candidates, *policy_input.candidates)
+    pools = tuple(candidate.pool for candidate in candidates)
+    cluster = replace(policy_input.cluster, pools=pools)
+    assert decided(replace(policy_input, candidates=candidates, cluster=cluster)).request.slice_type == slice_type

@@ -38,12 +38,12 @@ from gpusage_slurm.install.site import local_socket_candidates
 from gpusage_slurm.settings import SlurmSettings
 from gpusage_slurm.tres import REPLACING_VERSION
 
-_NO_RELEASE = (
+NO_RELEASE = (
     "no share binds a job to GPU types, because gpusaged runs neither as root nor as SlurmUser, and could not let it go"
 )
 
 SETTING = "ignore_prefer_validation"
-_NOTE = f"no GPU generation is preferred, because SchedulerParameters lacks {SETTING}"
+NO_PREFERENCE = f"no GPU generation is preferred, because SchedulerParameters lacks {SETTING}"
 
 _BOOKS = BookKeeper()
 _SLURM_USER = re.compile(r"\((\d+)\)$")
@@ -77,7 +77,7 @@ def observe_cluster(catalogue: GpuCatalogue, own: SlurmSettings) -> Cluster:
         releases=releases,
         repeats=can_requeue_unseen(settings),
         repeats_slices=cluster.version >= REPLACING_VERSION,
-        notes=cluster.notes if releases else (*cluster.notes, _NO_RELEASE),
+        notes=cluster.notes if releases else (*cluster.notes, NO_RELEASE),
         unshared=join_reasons(
             node_scripts.unenforced_partitions(settings, partitions),
             without_backup(settings, partitions),
@@ -111,7 +111,7 @@ def without_unsafe_preferences(cluster: Cluster, settings: Mapping[str, str]) ->
     if ignores_unmet_preference(settings):
         return cluster
     pools = tuple(replace(pool, feature=None) for pool in cluster.pools)
-    return replace(cluster, pools=pools, notes=(*cluster.notes, _NOTE))
+    return replace(cluster, pools=pools, notes=(*cluster.notes, NO_PREFERENCE))
 
 
 def may_change_jobs(uid: int, settings: Mapping[str, str]) -> bool:

@@ -29,6 +29,9 @@ _SOME_SLICE = re.compile(r"(?:^|[^a-z0-9])(?:mig|\dg)(?:[^a-z0-9]|$)")
 _MEMORY = re.compile(r"(?:(?:gpu|hbm|vram)[_-]?|[_-])(\d{2,3})(?:gb?)?|(\d{2,3})gb?")
 """A feature that may tell a GPU's memory, without the GPU's name before it."""
 
+TO_SHARE = "To share "
+"""How the note begins by which GPUs can be shared."""
+
 
 def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -> Cluster:
     """Return the cluster of this host's Slurm commands.
@@ -47,7 +50,7 @@ def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -
         manager=MANAGER,
         version="{}.{:02}".format(*version),
         pools=pools,
-        notes=naming_notes(nodes, pools),
+        notes=naming_notes(nodes, pools, catalogue),
         default_partition=next((each["PartitionName"] for each in partitions if each.get("Default") == "YES"), None),
     )
 
@@ -98,7 +101,7 @@ def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPo
     return tuple(pools)
 
 
-def naming_notes(nodes: Iterable[NodeState], pools: Sequence[GpuPool]) -> tuple[str, ...]:
+def naming_notes(nodes: Iterable[NodeState], pools: Sequence[GpuPool], catalogue: GpuCatalogue) -> tuple[str, ...]:
     """Return what to write in slurm.conf so that jobs get the GPUs of *pools*, a sentence for each trouble."""
     notes, nodes = [], [*nodes]
     for pool in pools:
@@ -117,19 +120,20 @@ def naming_notes(nodes: Iterable[NodeState], pools: Sequence[GpuPool]) -> tuple[
     unled = [pool.site_type for pool in pools if pool.mps_per_gpu and pool.holding_feature is None]
     if unled and sum(pool.may_hold_shares for pool in pools) > 1:
         notes.append(f"no feature leads shares to {', '.join(unled)} alone: write Features=a100, say, on their nodes")
-    return (*notes, *filter(None, (how_to_share(pools),)))
+    return (*notes, *filter(None, (_how_to_share(pools, catalogue),)))
 
 
-def how_to_share(pools: Iterable[GpuPool]) -> str:
+def _how_to_share(pools: Iterable[GpuPool], catalogue: GpuCatalogue) -> str:
     """Return the lines by which the whole GPUs of *pools* that cannot be shared could be; empty where all can."""
-    bare = [pool for pool in pools if not pool.mps_per_gpu and pool.gpu and ":" not in pool.gpu]
+    known = ((pool, catalogue.find(pool.gpu)) for pool in pools if pool.gpu and not pool.mps_per_gpu)
+    bare = [pool for pool, gpu in known if gpu.parent_gpu is None and gpu.vendor == "nvidia"]
     lines = "; ".join(
         f"on each node with {count} ',mps:{100 * count}' at the end of Gres, and in its gres.conf 'Name=mps "
         f"Count={100 * count} File=/dev/nvidia{f'[0-{count - 1}]' if count > 1 else 0} Flags=all_sharing'"
         for count in sorted({count for pool in bare for count in pool.node_gpu_counts})
     )
     types = ", ".join(pool.site_type for pool in bare)
-    return f"To share {types}: GresTypes=gpu,mps in slurm.conf; {lines}" if bare else ""
+    return f"{TO_SHARE}{types}: GresTypes=gpu,mps in slurm.conf; {lines}" if bare else ""
 
 
 def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], usual: str | None) -> str | None:

@@ -324,6 +324,7 @@ _SLURM_CHECKS: Mapping[str, Callable[[str, Evidence], Finding]] = MappingProxyTy
         "job containers": job_container,
         "sampler": sampler,
         "gres/mps": gpu_checks.shares,
+        "GPU types": gpu_checks.types,
         "memory limits": gpu_checks.memory_limits,
         "GPUs of this node": gpu_checks.node_gpus,
         "devices": gpu_checks.devices,

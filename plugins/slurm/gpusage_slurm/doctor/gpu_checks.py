@@ -8,8 +8,8 @@ from gpusage.cli.admin import Finding, failed, passed, warned
 from gpusage.cli.status import describe_limits
 from gpusage_slurm.cluster.billing import SHARES, wrong_weights
 from gpusage_slurm.cluster.limits import UNKNOWN
-from gpusage_slurm.cluster.observation import SETTING, ignores_unmet_preference
-from gpusage_slurm.cluster.pools import how_to_share
+from gpusage_slurm.cluster.observation import NO_PREFERENCE, NO_RELEASE, SETTING, ignores_unmet_preference
+from gpusage_slurm.cluster.pools import TO_SHARE
 from gpusage_slurm.doctor.evidence import Evidence
 from gpusage_slurm.install.site import tracks_or_bills_mps, uses_slurmdbd
 
@@ -19,7 +19,7 @@ _TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECA
 
 
 def shares(name: str, evidence: Evidence) -> Finding:
-    """Check that nodes have GPUs of known types, and shares of them."""
+    """Check that nodes have GPUs, and shares of them."""
     if evidence.cluster is None:
         return failed(name, evidence.trouble or "the nodes are not known", "fix slurmctld first")
     pools = evidence.cluster.pools
@@ -28,8 +28,8 @@ def shares(name: str, evidence: Evidence) -> Finding:
 
     bare = [pool.site_type for pool in pools if not pool.mps_per_gpu]
     partly = [pool.site_type for pool in pools if len({kind.has_shares for kind in pool.node_kinds}) > 1]
-    unknown = [pool.site_type for pool in pools if pool.gpu is None]
-    todo = how_to_share(pools) or "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU"
+    lines = (note for note in evidence.cluster.notes if note.startswith(TO_SHARE))
+    todo = next(lines, "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU")
     if len(bare) == len(pools):
         return failed(name, f"no GPU can be shared: {', '.join(bare)}", todo)
     if bare:
@@ -37,9 +37,22 @@ def shares(name: str, evidence: Evidence) -> Finding:
     if partly:
         observation = f"some nodes with {', '.join(partly)} have no mps: no share ever starts there"
         return warned(name, observation, f"if they shall be shared: {todo}")
-    if unknown:
-        return warned(name, f"unknown GPU types: {', '.join(unknown)}", "name them as `gpusage gpus` does")
     return passed(name, ", ".join(f"{pool.gpu_count} {pool.site_type} of {pool.mps_per_gpu}" for pool in pools))
+
+
+def types(name: str, evidence: Evidence) -> Finding:
+    """Check that each GPU is understood by its type or a feature, and that shares can be led to each type."""
+    if evidence.cluster is None:
+        return passed(name, "not known")
+
+    # Other checks say the other notes.
+    pools = evidence.cluster.pools
+    of_other_checks = (NO_RELEASE, NO_PREFERENCE, TO_SHARE)
+    notes = [note for note in evidence.cluster.notes if not note.startswith(of_other_checks)]
+    if notes:
+        observations, todos = zip(*(note.split(": ", 1) for note in notes), strict=True)
+        return warned(name, "; ".join(observations), "; ".join(todos))
+    return passed(name, ", ".join(pool.gpu or "" for pool in pools))
 
 
 def node_gpus(name: str, evidence: Evidence) -> Finding:

@@ -134,14 +134,15 @@ def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
     # Slurm keeps a planned node free for another job, unless it planned this one there.
     if not node.idle or (node.planned and node.name != row["SchedNodes"]):
         return False
-    resources = requested_tres(row)
+    resources, mark = requested_tres(row), parse_annotation(row["admin_comment"])
     features = job.get("Features", NULL)
     return (
-        bool({*row["Partition"].split(",")} & {*node.partitions})
+        (mark is None or mig_type_of(mark) is None)  # of slices `_binding_reason` says more
+        and bool({*row["Partition"].split(",")} & {*node.partitions})
         and node.has_shares
         and (parse_mib(resources.get("mem", "0")) or 0.0) <= node.memory_mib
         and int(resources.get("cpu", "1")) <= node.cpu_count
-        and may_run_on(job, parse_annotation(row["admin_comment"]), node.name)
+        and may_run_on(job, mark, node.name)
         and (features == NULL or {*features.split("&")} <= {*node.features})
     )
 

@@ -110,7 +110,8 @@ if [ -n "$whole" ]; then
     done
     case ${SLURM_RESTART_COUNT:-0}/$is_script in
         [1-9]*/yes)
-            echo "print gpusage: this job starts again, with a whole GPU: 'gpusage decisions $job' says why."
+            case $GPUSAGE_DECISION in gpu:*) where="on a larger GPU" ;; *) where="with a whole GPU" ;; esac
+            echo "print gpusage: this job starts again, $where: 'gpusage decisions $job' says why."
             ;;
     esac
 fi

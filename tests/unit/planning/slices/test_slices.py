@@ -114,6 +114,14 @@ def test_a_job_that_nothing_fits_waits_a_day(tmp_path: Path) -> None:
     assert both["waits"]["today's"]["fit_nothing"] == 0
 
 
+def test_no_layout_leaves_out_jobs_to_shorten_the_queue(tmp_path: Path) -> None:
+    """Thirty jobs of a day each on a whole GPU: cut into slices, none of them would fit, and each wait one day."""
+    jobs = "".join(f"{number},0,86400,1,a100,\n" for number in range(30))
+    small = "".join(f's{number},0,86400,1,a100,"{SMALL},batch=1,mode=infer"\n' for number in range(10))
+    document = run_plan(tmp_path, jobs + small, SITE, "--json")
+    assert document["waits"]["this layout"]["fit_nothing"] == 0
+
+
 def test_both_files_of_a_plan_are_needed() -> None:
     result = CliRunner().invoke(main, ["plan", "--jobs", "x"])
     assert result.exit_code == 2

@@ -12,7 +12,7 @@ from gpusage_hooks.units import GIB
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster import nodes, pools
 from gpusage_slurm.cluster.nodes import NodeState, free_share_percent, free_whole_gpus, parse_node
-from gpusage_slurm.cluster.pools import pools_of, read_cluster
+from gpusage_slurm.cluster.pools import naming_notes, pools_of, read_cluster
 from gpusage_slurm.submission.request import read_request
 
 
@@ -343,3 +343,64 @@ def test_a_long_odd_list_of_resources_is_read_in_no_time(piece: str) -> None:
     free_whole_gpus(parse_node({"name": "n1", "gres": gres, "gres_used": gres, "res_cores_per_gpu": 1}))
     free_share_percent(gres, "", 100)
     assert process_time() < begun_s + 5
+
+
+def two_sizes(*features: str) -> list[tuple[str, str | None, str, str | None]]:
+    """Return the pools of a type a100, a node for each of *features*: names, GPUs, what a job names, exact features."""
+    nodes = [node(f"n{place}", "gpu:a100:4", features=("ib", word)) for place, word in enumerate(features)]
+    pools = pools_of(nodes, advisor().catalogue)
+    return [(pool.site_type, pool.gpu, pool.requestable_type, pool.exact_feature) for pool in pools]
+
+
+@pytest.mark.parametrize(
+    ("small", "large"), [("40gb", "80gb"), ("gpu40", "gpu80"), ("hbm40g", "hbm80g"), ("a100_40", "a100-80g")]
+)
+def test_two_sizes_of_one_type_are_told_apart_by_a_feature(small: str, large: str) -> None:
+    assert two_sizes(small, large) == [
+        ("a100-sxm4-40gb", "a100-sxm4-40gb", "a100", small),
+        ("a100-sxm4-80gb", "a100-sxm4-80gb", "a100", large),
+    ]
+
+
+@pytest.mark.parametrize("word", ["rack80", "80", "mem80g", "cpu80", "8gb", "800gb"])
+def test_a_feature_of_something_else_tells_no_size(word: str) -> None:
+    assert [gpu for _, gpu, _, _ in two_sizes("ib2", word)] == ["a100-sxm4-40gb"]
+
+
+def test_gpus_without_a_type_are_known_by_a_feature_and_no_job_can_name_them() -> None:
+    nodes = [node("n1", "gpu:4", features=("gpu", "a100", "hbm80g")), node("n2", "gpu:4", features=("v100-32g",))]
+    a100, v100 = pools_of(nodes, advisor().catalogue)
+    assert (a100.gpu, a100.site_type, a100.requestable_type) == ("a100-sxm4-80gb", "a100", "")
+    assert (v100.gpu, v100.site_type, v100.requestable_type) == ("v100-sxm2-32gb", "v100-32g", "")
+
+
+@pytest.mark.parametrize(
+    ("gres", "words"),
+    [
+        ("gpu:4", "4 GPUs are not understood, Gres=gpu:4 of n1: write Features=a100 there"),
+        ("gpu:rtx:2", "2 GPUs are not understood, Gres=gpu:rtx:2 of n1: write Features=a100 there"),
+        ("gpu:mig:7", "7 GPUs are not understood, Gres=gpu:mig:7 of n1: name the profile"),
+    ],
+)
+def test_a_site_is_told_which_line_makes_its_gpus_understood(gres: str, words: str) -> None:
+    nodes = [node("n1", gres)]
+    (note,) = notes_of(nodes)
+    assert note.startswith(words)
+
+
+def test_a_site_is_told_where_no_feature_leads_shares_to_a_type() -> None:
+    nodes = [node("n1", "gpu:a100:2,mps:200"), node("n2", "gpu:t4:2,mps:200", features=("t4",))]
+    (note,) = notes_of(nodes)
+    assert note == "no feature leads shares to a100 alone: write Features=a100, say, on their nodes"
+    assert notes_of(nodes[:1]) == ()
+
+
+def notes_of(nodes: list[NodeState]) -> tuple[str, ...]:
+    catalogue = advisor().catalogue
+    return naming_notes(nodes, pools_of(nodes, catalogue), catalogue)
+
+
+def test_no_line_is_named_by_which_gpus_of_amd_could_be_shared() -> None:
+    assert notes_of([node("n1", "gpu:mi250:8")]) == ()
+    (note,) = notes_of([node("n1", "gpu:v100:2")])
+    assert note.startswith("To share v100: GresTypes=gpu,mps")

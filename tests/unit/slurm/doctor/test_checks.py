@@ -12,6 +12,7 @@ from gpusage.cli.admin import Finding, OwnEvidence
 from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 from gpusage_slurm.cluster.limits import Limit
+from gpusage_slurm.cluster.observation import NO_RELEASE
 from gpusage_slurm.doctor.checks import run_checks
 from gpusage_slurm.doctor.evidence import Evidence, sampler_python
 from gpusage_slurm.install.lua_scripts import LUA_FOLDER, job_submit_block, with_block
@@ -433,3 +434,12 @@ def test_partitions_in_which_a_site_enforces_must_be_there(
         with_own(healthy, configuration=Configuration(mode="enforce", enforce_in=partitions)), "partitions"
     )
     assert (result.verdict, "names q" in result.observation) == (verdict, "q" in partitions)
+
+
+def test_gpus_that_nothing_names_are_told_with_the_line_to_write(healthy: Evidence) -> None:
+    assert healthy.cluster is not None
+    assert finding(healthy, "GPU types").verdict == "pass"
+    cluster = replace(healthy.cluster, notes=(NO_RELEASE, "4 GPUs are not understood: write Features=a100 there"))
+    warning = finding(replace(healthy, cluster=cluster), "GPU types")
+    assert (warning.verdict, warning.observation) == ("warn", "4 GPUs are not understood")
+    assert warning.todo == "write Features=a100 there"

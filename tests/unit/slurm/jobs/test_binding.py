@@ -12,7 +12,7 @@ from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import parse_node
 from gpusage_slurm.cluster.observation import gpusaged_may_change_jobs, may_change_jobs
 from gpusage_slurm.jobs import stuck
-from gpusage_slurm.jobs.placement import is_bound, user_constraint
+from gpusage_slurm.jobs.placement import is_bound, mig_type_of, user_constraint
 from gpusage_slurm.jobs.stuck import node_outside_binding
 
 MARK = "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:50, constraint h100 | why"
@@ -174,3 +174,33 @@ def test_gpusaged_is_whoever_owns_its_socket(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr("os.geteuid", lambda: 64031)
     assert gpusaged_may_change_jobs({"slurmuser": f"slurm({owner})"}, [str(socket), "/nonexistent"])
     assert not gpusaged_may_change_jobs({"slurmuser": "slurm(64030)"}, ["/nonexistent"])
+
+
+@pytest.mark.parametrize(
+    ("change", "mig_type"),
+    [
+        ("gres/gpu:1 -> gres/gpu:a100_3g.20gb:1, else a100 | a slice", "a100_3g.20gb"),
+        ("gres/gpu:1 -> gres/gpu:big:1, else a100 | a slice", "big"),
+        ("gres/gpu:a100:1 -> gres/gpu:a100_3g.20gb:1, else a100 | a slice", "a100_3g.20gb"),
+        ("gres/gpu:1 -> gres/gpu:3g.40gb:1 | kept off 1g.10gb: may need up to 12.0 GiB", "3g.40gb"),
+        ("gres/gpu:1 -> gres/gpu:h100:1 | kept off 1g.10gb: may need up to 12.0 GiB", None),
+        ("gres/gpu:h100:1 | kept", None),
+    ],
+)
+def test_a_type_that_a_job_is_held_to_is_no_slice(change: str, mig_type: str | None) -> None:
+    annotation = mark(f"gpusage 69215f4a0c3e REWRITE {change}")
+    assert mig_type_of(annotation) == mig_type
+    assert is_bound(annotation) == (mig_type is not None and not annotation.keeps_off)
+
+
+def test_a_job_on_a_slice_of_its_named_type_is_let_go_for_that_type_alone() -> None:
+    row = ROW | {
+        "Feature": "",
+        "admin_comment": MARK.replace(
+            "gpu:1 -> gres/mps:50, constraint h100", "gpu:a100:1 -> gres/gpu:a100_3g.20gb:1, else a100"
+        ),
+    }
+    job = JOB | {"Features": ""}
+    assert node_outside_binding(row, [parse_node(NODE)], job) is not None
+    other = NODE | {"gres": "gpu:v100:2,mps:200", "gres_used": "gpu:v100:1(IDX:0)"}
+    assert node_outside_binding(row, [parse_node(other)], job) is None

@@ -278,6 +278,8 @@ def test_nodes_that_a_share_avoids_join_those_that_its_user_excludes(own: str, e
     rendered_job = rendered(job, mps_thread_percent=40, required_gpus=("v100",), avoided_nodes=avoided)
     assert rendered_job.fields["set.exc_nodes"] == excluded
     assert rendered_job.after == "gres/mps:40, avoid n1,n2, constraint v100"
+    apart = rendered(job, mps_thread_percent=40, avoided_nodes=avoided, keeps_apart=True)
+    assert apart.after == "gres/mps:40, apart n1,n2"  # for other users' jobs there
     assert "set.exc_nodes" not in rendered(job, mps_thread_percent=40).fields
 
 
@@ -286,3 +288,68 @@ def test_another_managers_job_is_not_ours() -> None:
     decision = Decision(code=Code.REWRITE, request=job.request, reasons=(), plugin="test")
     cluster = Cluster(manager="yarn", version="3.4", pools=())
     assert plugin.render_decision(job, decision, cluster, CONTEXT) is None
+
+
+def place(name: str, *features: str, count: int = 4, request: str | None = None, feature: str | None = None) -> GpuPool:
+    """Return a pool called *name*, of one kind of nodes with *features*."""
+    kind = NodeKind(features=features)
+    return GpuPool(
+        gpu=None,
+        site_type=name,
+        request_type=request,
+        gpu_count=count,
+        free_gpu_count=count,
+        feature=feature,
+        node_features=(features,),
+        node_kinds=(kind,),
+    )
+
+
+H100, SLICE = place("h100", "hopper", "ib", feature="hopper"), place("1g.10gb", "hopper", "mig")
+A100, V100 = place("a100", "ampere", "nvlink", feature="ampere"), place("v100", "volta", "nvlink")
+
+
+@pytest.mark.parametrize(
+    ("pools", "required", "preferred", "after"),
+    [
+        # As few features as lead to all of the nodes; none that nodes too small have.
+        ((H100, A100, V100, SLICE), ("h100", "a100", "v100"), (), "gres/gpu:1, constraint ib|nvlink"),
+        ((H100, A100, V100, SLICE), ("h100", "a100"), ("a100",), "gres/gpu:1, constraint ampere|ib, prefer ampere"),
+        ((H100, A100, SLICE), ("h100", "a100"), ("h100", "a100"), "gres/gpu:1, constraint ampere|ib"),
+        # A type by its name where no feature leads there, or features lead to fewer GPUs.
+        ((place("h100", "ib"), place("1g.10gb", "ib")), ("h100",), (), "gres/gpu:h100:1"),
+        ((place("h100", count=8), place("a100", "x"), SLICE), ("h100", "a100"), (), "gres/gpu:h100:1"),
+        ((place("h100", count=2), place("a100", "x"), SLICE), ("h100", "a100"), (), "gres/gpu:1, constraint x"),
+        # Two sizes have one name, and GPUs without a type have none.
+        (
+            (place("a100-80", "gpu80", request="a100"), place("a100-40", request="a100")),
+            ("a100-80",),
+            (),
+            "gres/gpu:1, constraint gpu80",
+        ),
+        ((place("a100-80", request="a100"), place("a100-40", request="a100")), ("a100-80",), (), "gres/gpu:1"),
+        ((place("a100", request=""), place("v100", request="")), ("a100",), (), "gres/gpu:1"),
+    ],
+)
+def test_a_whole_gpu_is_held_to_types_by_features_or_by_a_name(
+    pools: tuple[GpuPool, ...], required: tuple[str, ...], preferred: tuple[str, ...], after: str
+) -> None:
+    rendered_job = rendered(job_of(), pools=pools, required_gpus=required, preferred_gpus=preferred)
+    assert rendered_job.after == after
+    assert bool(rendered_job.trouble) == (after == rendered_job.before)
+    if after.startswith("gres/gpu:h100"):
+        assert rendered_job.fields == {"set.gres": "gpu:h100:1"}
+
+
+def test_a_constraint_of_the_job_s_own_is_joined_and_its_preference_left() -> None:
+    job = job_of(tres_per_node="gres:gpu:1", features="ib2&x")
+    pools = (place("h100", "hopper", "ib2", "x"), place("1g.10gb", "mig", "ib2", "x"))
+    assert rendered(job, pools=pools, required_gpus=("h100",)).fields == {"set.features": "hopper&ib2&x"}
+    own = job_of(tres_per_node="gres:gpu:1", prefer="intel")
+    assert rendered(own, pools=pools, required_gpus=("h100",)).fields == {"set.gres": "gpu:h100:1"}
+
+
+def test_a_named_type_of_two_sizes_is_held_to_one_by_its_feature() -> None:
+    pools = (place("a100-80", "gpu80", request="a100"), place("a100-40", request="a100"), place("t4", "gpu80"))
+    job = job_of(tres_per_node="gres:gpu:a100:1")
+    assert rendered(job, pools=pools, required_gpus=("a100-80",)).fields == {"set.features": "gpu80"}

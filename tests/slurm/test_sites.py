@@ -1,0 +1,84 @@
+"""Sites as they are (tests/golden/sites), on a real Slurm: each job gets its golden request, and starts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpusage_sandboxes.layout import SandboxNode
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, start_sandbox
+from gpusage_sandboxes.slurm.creation import install_plugin
+from gpusage_slurm.cluster.hostlist import expand_hostlist
+from gpusage_slurm.cluster.nodes import counts
+from slurm_jobs import GENEROUS, own_output, release, submit_until, wait_for_state
+
+pytestmark = pytest.mark.slurm
+
+ROOT = Path(__file__).parents[2]
+SITES = ROOT / "tests" / "golden" / "sites"
+SHARES_FROM = (23, 11)
+LARGE_RUNS_ON = {
+    "fir": "gpu:h100:1",
+    "mila": "gpu:h100:1",
+    "mig_only": "gpu:nvidia_a100_80gb_pcie_3g.40gb:1",
+}
+"""What the large job gets, of all that a request for any GPU may lead to."""
+
+
+def plan_of(site: str) -> ClusterPlan:
+    """Return a cluster with one node of each of the site's lines."""
+    nodes, text = [], (SITES / f"{site}.conf").read_text()
+    for line in re.findall(r"^NodeName=.*", text, re.MULTILINE):
+        settings = dict(re.findall(r"(\w+)=(\S+)", line))
+        (gpu_type, count), *others = counts(settings["Gres"], "gpu").items()
+        features = settings.get("Features", "")
+        node = SandboxNode(
+            name=expand_hostlist(settings["NodeName"])[0],
+            gpu_type=gpu_type,
+            gpu_count=count,
+            other_gpus=tuple(others),
+            features=tuple(features.split(",")) if features else (),
+            has_shares="mps" in settings["Gres"],
+        )
+        nodes.append(node)
+    return ClusterPlan(nodes=tuple(nodes), mps_per_gpu=100 if "GresTypes=gpu,mps" in text else 0)
+
+
+def script_of(job: str, folder: Path) -> Path:
+    """Return the script of *job*, which names its model by its whole path and prints what it has."""
+    text = (SITES / "jobs" / f"{job}.sbatch").read_text().replace("model=", f"model={ROOT}/").replace("COUNT", "256")
+    path = folder / f"{job}.sbatch"
+    path.write_text(text.replace("python run.py", 'scontrol show job -d "$SLURM_JOB_ID" | grep -om1 "GRES=[^ (]*"'))
+    return path
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        pytest.param("fir", marks=pytest.mark.short),
+        pytest.param("mila", marks=pytest.mark.nightly),
+        pytest.param("mig_only", marks=pytest.mark.nightly),
+    ],
+)
+def test_jobs_get_their_golden_requests_and_start_where_they_fit(
+    site: str, slurm_release: str | None, tmp_path: Path
+) -> None:
+    golden = dict(re.findall(r"^(\w+): (?:REWRITE|KEEP) (.*)$", (SITES / f"{site}.txt").read_text(), re.MULTILINE))
+    plan = plan_of(site)
+    with start_sandbox(plan, release=slurm_release) as sandbox:
+        if plan.mps_per_gpu and sandbox.installation.major_minor < SHARES_FROM:
+            pytest.skip("this release shares no GPU")
+        install_plugin(sandbox, "enforce", GENEROUS)
+        for job in ("small", "large", "serve"):
+            gres = started(sandbox, job, golden[job], tmp_path)
+            assert job != "large" or gres == f"GRES={LARGE_RUNS_ON[site]}"
+
+
+def started(sandbox: Sandbox, job: str, request: str, folder: Path) -> str:
+    """Return what *job* was given, whose mark has the golden *request*."""
+    held = submit_until(sandbox, lambda job: f" {request} |" in job.mark, wrap=script_of(job, folder))
+    release(sandbox, held.job_id)
+    wait_for_state(sandbox, held.job_id, "COMPLETED")
+    return own_output(sandbox.layout.jobs / f"slurm-{held.job_id}.out").split()[0]
