@@ -3,7 +3,8 @@
 Run: .venv/bin/python bench/sampler.py [SECONDS]
 
 The device is tests/standins/nvml.c, which answers at once; the driver's own time for a call comes on top where there is
-a GPU (run it there with GPUSAGE_REAL_NVML=1). The job has 16 processes, as a training job with its loaders has.
+a GPU (run it there with GPUSAGE_REAL_NVML=1). The job has a share, and 16 processes on the GPU with 100 open
+files each, as a training job with its loaders has.
 """
 
 from __future__ import annotations
@@ -31,10 +32,15 @@ def main(seconds: float) -> int:
             "CUDA_VISIBLE_DEVICES": "0",
             "SLURMD_NODENAME": "bench",
             "GPUSAGE_USAGE_FOLDER": str(folder / "usage"),
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+            "GPUSAGE_MPS_FOLDER": str(folder),
+            "GPUSAGE_DEVICE_FOLDER": str(folder),
         }
         if not os.environ.get("GPUSAGE_REAL_NVML"):
             environment |= _standin(folder)
-        job = [subprocess.Popen(["sleep", str(seconds + 60)], env=environment) for _ in range(PROCESSES)]
+        (folder / "nvidia0").touch()
+        files = f"import time; time.sleep(5); files = [open('{folder}/nvidia0') for _ in range(100)]; time.sleep(9999)"
+        job = [subprocess.Popen([sys.executable, "-c", files], env=environment) for _ in range(PROCESSES)]
         sampler = subprocess.Popen([sys.executable, "-s", "-m", "gpusage_slurm.usage.node"], env=environment)
         try:
             return _report(sampler.pid, seconds)

@@ -83,7 +83,7 @@ ORDINARY = (
     Form("KeyError after JAX's line", f"$TRAIN 'print(\"{NON_FATAL}\", flush=True); {{}}[\"x\"]'", short=True),
     Form("an array that appends to one log", "$TRAIN 'time.sleep(int(os.environ[\"SLURM_ARRAY_TASK_ID\"]))\n"
          'if os.environ["SLURM_ARRAY_TASK_ID"] == "2": print("CUDA out of memory"); time.sleep(2)\n'
-         "else: sys.exit(1)' >>array.log 2>&1; exit 1", ("--array=1-3",)),
+         "else: sys.exit(1)' >>array.log 2>&1; exit 1", ("--array=1-3",), short=True),
     Form("an array with one output", "$TRAIN 'print(\"CUDA out of memory\", flush=True) if os.environ["
          "\"SLURM_ARRAY_TASK_ID\"] == \"2\" else sys.exit(1)'", ("--array=1-3", "--output=together.out")),
     Form("an old line in an appended log", "$TRAIN 'sys.exit(1)' >>$OLD.2 2>&1", short=True),

@@ -181,8 +181,8 @@ def _keep_unshared(draft: Decision, without: str, policy_input: PolicyInput, wit
     if shards := highest.candidate.pool.shards_per_gpu:
         count = -(-choice.share_percent * shards // WHOLE_PERCENT)
         enough += f"; shard:{count} of {shards} would hold it, and nothing limits it"
-    price = replace(highest.price, slowdown=highest.slowdown, contended_slowdown=None)
-    return replace(_keep(draft, f"{without}: {NO_GPU}; {enough}"), if_shared=price)
+    prices = tuple(replace(each.price, slowdown=each.slowdown, contended_slowdown=None) for each in choice.offers)
+    return replace(_keep(draft, f"{without}: {NO_GPU}; {enough}"), if_shared=prices)
 
 
 def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | None:

@@ -102,6 +102,10 @@ def part(value: float, whole: float) -> str:
 def _decision_sections(report: Report) -> Iterator[Section]:
     rows = [(each.code, each.mode, each.manager, f"{each.count:,}") for each in report.decisions]
     notes = () if rows else ("No decision was recorded in this period.",)
+    if report.if_shared_count:
+        notes = (
+            f"If GPUs could be shared, {count_text(report.if_shared_count)} of these would have had a part of one.",
+        )
     yield Section(title="Decisions", columns=("decision", "mode", "manager", "jobs"), rows=rows, notes=notes)
 
     if report.reasons:

@@ -105,6 +105,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         previous: Totals of the previous period; ``None`` where the store has nothing of it.
         hardly_used: Jobs that held whole GPUs and hardly used them.
         waiting: Users whose jobs wait for their hosts.
+        if_shared_count: Decisions on jobs for which a share would have been enough, had their GPUs been shared.
         unaccounted: Sentences on accounting that could not be read.
     """
 
@@ -133,6 +134,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     hardly_used: HardlyUsed
     waiting: tuple[WaitingUser, ...]
     currency: Currency | None = None
+    if_shared_count: int = 0
     unaccounted: tuple[str, ...] = ()
 
 
@@ -197,6 +199,7 @@ def report_of(
         previous_since_s=period.previous_since_s,
         user=period.user,
         decisions=_decisions(records),
+        if_shared_count=sum(bool(record.decision.if_shared) for record in records),
         reasons=_reasons(records),
         run_count=len(observations),
         hours=total(each.hours for each in gpus),

@@ -146,8 +146,8 @@ def possible_share(
     if record is not None and was_share_withheld(observed):
         size = record.decision.request.mps_thread_percent or WHOLE_PERCENT
         return PossibleShare(share_percent=size, slowdown=expected_slowdown(observed))
-    price = record.decision.if_shared if record is not None else None
-    if price is not None and price.gpu == usage.gpu and had_whole_gpus(observed):
+    prices = record.decision.if_shared if record is not None and had_whole_gpus(observed) else ()
+    for price in (price for price in prices if price.gpu == usage.gpu):
         return PossibleShare(share_percent=price.share_percent, slowdown=max(1.0, price.slowdown.value))
 
     # Shares are of one GPU, never of a slice; and memory and the busiest minute must be known to price one.

@@ -183,8 +183,8 @@ class Decision:
         need: What was predicted on the GPU that the decision rests on.
         final: No later policy is asked.
         step_times_s: Of a job that may choose among GPU types, how long a step takes on each (`Cluster.recent_jobs`).
-        if_shared: The share that would have been enough, with its price beside average partners, where none of the
-            job's GPUs can be shared today.
+        if_shared: The share that would have been enough, with its price beside average partners on each GPU type, where
+            none of the job's GPUs can be shared today.
     """
 
     code: Code
@@ -194,7 +194,7 @@ class Decision:
     need: GpuNeed | None = None
     final: bool = False
     step_times_s: Mapping[str, float] = field(default_factory=dict)
-    if_shared: Price | None = None
+    if_shared: tuple[Price, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,8 @@ PLOTTED: Sequence[tuple[str, Callable[[Figures], float], Callable[[float], str]]
 
 
 RATIOS = (("makespan", "makespan_s"), ("mean JCT", "jct_s"), ("utilization", "utilization"))
-RATIO_COLUMNS = (tables.Column("policy", is_left=True), *(tables.Column(title) for title, _ in RATIOS))
+FREED = "GPU hours freed"
+RATIO_COLUMNS = (tables.Column("policy", is_left=True), *(tables.Column(title) for title in (*dict(RATIOS), FREED)))
 
 
 def row(repeated: Repeated) -> list[str]:
@@ -160,7 +161,8 @@ def row(repeated: Repeated) -> list[str]:
 
 def ratio_row(repeated: Repeated, base: Repeated) -> list[str]:
     """Return a policy's figures over those of *base*, in the order of `RATIO_COLUMNS`."""
-    return [f"{repeated.policy} / {base.policy}", *(_range_text(repeated.ratios(base, name)) for _, name in RATIOS)]
+    ratios = (_range_text(repeated.ratios(base, name)) for _, name in RATIOS)
+    return [f"{repeated.policy} / {base.policy}", *ratios, f"{repeated.figures.freed_hours:,.0f}"]
 
 
 def _range_text(ratios: Sequence[float]) -> str:

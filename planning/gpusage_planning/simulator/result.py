@@ -26,6 +26,7 @@ class Figures:
         utilization: Mean busy share (NVML's) of all GPUs over the makespan.
         occupied_utilization: The same, of the GPU time with a job alone.
         gpu_hours: GPU time with at least one job.
+        freed_hours: GPU time freed: k jobs on one GPU at a time free k - 1, less the time that their shares cost them.
         fairness: Jain's index of the users' mean of JCT over the time alone: 1 where all are slowed alike.
         promised: Jobs on a share with a promise.
         promised_kinds: Kinds of which these jobs are; jobs of one kind have one error of their prediction.
@@ -49,6 +50,7 @@ class Figures:
     utilization: float
     occupied_utilization: float
     gpu_hours: float
+    freed_hours: float
     fairness: float
     promised: int
     promised_kinds: int
@@ -107,6 +109,8 @@ class Result:
         jct_s, wait_s = self.end_s - jobs.submit_s, self.start_s - jobs.submit_s
         occupied_s = sum(gpus.tenant_s[1:])
         promised = ~np.isnan(self.accepted)
+        shared_s = sum(count * own_s for count, own_s in enumerate(gpus.tenant_s[1:]))
+        longer_s = float(((self.end_s - self.last_start_s) * (1 - 1 / self.slowdown) * jobs.gpu_count).sum())
         starts = np.array(gpus.started) / max(sum(gpus.started), 1)
         self.figures = Figures(
             makespan_s=makespan_s,
@@ -118,6 +122,7 @@ class Result:
             utilization=sum(gpus.busy_s) / (makespan_s * fleet.gpu_count),
             occupied_utilization=sum(gpus.busy_s) / occupied_s,
             gpu_hours=occupied_s / 3600,
+            freed_hours=(shared_s - longer_s) / 3600,
             fairness=jain(jct_s / jobs.work_s, jobs.user),
             promised=int(promised.sum()),
             promised_kinds=len(np.unique(jobs.kind[promised])),

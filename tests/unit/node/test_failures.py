@@ -157,6 +157,7 @@ def test_a_program_near_its_limit_that_wrote_why_it_ended_is_judged_by_that(job:
         program = job.start(ON_GPU + "time.sleep(0.3); sys.exit('cannot open input.dat')", log.fileno())
         job.recorder.note_memory({program.pid: 960}, CAP)
         program.wait(LIMIT_S)
+    assert f"near {program.pid}" in job.lines()
     assert f"full {program.pid}" not in job.lines()
     assert f"output {program.pid} 0 22 22 own {job.folder}/log" in job.lines()
 

@@ -300,8 +300,7 @@ def test_where_nothing_is_shared_a_job_reads_what_would_be_enough_if_it_were() -
     assert may_share(policy_input.request, policy_input.workload, policy_input.cluster, PRICE)
     decision = decided(policy_input)
     assert decision.request.mps_thread_percent is None
-    assert decision.if_shared is not None
-    assert (decision.if_shared.gpu, decision.if_shared.share_percent) == (OLD.name, 33)
+    assert [(price.gpu, price.share_percent) for price in decision.if_shared] == [(OLD.name, 33)]
     assert f"can be shared; if shared, a third of a {OLD.name} would do, beside partners" in decision.reasons[-1]
     verdicts = {price.reason for price in price_list(policy_input, decision) if price.share_percent == 33}
     assert "would be enough, if it were shared" in verdicts
@@ -318,13 +317,13 @@ def test_where_a_gpu_has_shards_a_job_reads_how_many_would_hold_it() -> None:
 
 def test_where_no_share_would_be_enough_a_job_reads_that_too() -> None:
     decision = decided(unshared(DEAR, DEAR))
-    assert decision.if_shared is None
+    assert decision.if_shared == ()
     assert "can be shared; if shared, three quarters of" in decision.reasons[-1]
 
 
 def test_a_site_that_binds_no_job_would_not_bind_it_either() -> None:
     decision = decided(unshared(CHEAP, DEAR, rules=replace(PRICE, bind="never")))
-    assert decision.if_shared is None
+    assert decision.if_shared == ()
 
 
 def of_slices(*gib: float, **changes: object) -> PolicyInput:

@@ -15,7 +15,7 @@ from gpusage.reports.lines import amount, sections
 from gpusage.reports.page import page
 from gpusage.reports.report import Period, Report, report_of
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_hooks.types import Cluster, GpuPool, Interval, Price
 from observed import DAY_S, HALF, NOW_S, month, record, usage
 
 MONTH = [*month()]
@@ -102,6 +102,16 @@ def test_a_rescued_job_broke_one_promise_in_its_share_and_none_on_its_whole_gpu(
     assert (withheld.fulfilled, withheld.broken, withheld.unknown) == (0, 0, 0)
     # two hours of a GPU on whose other half nobody was seen, lost
     assert amounts_of(observations[1]).freed == -2.0
+
+
+def test_where_nothing_is_shared_the_report_counts_whom_a_share_would_have_been_enough_for() -> None:
+    price = Price(gpu="v100-sxm2-16gb", share_percent=33, slowdown=Interval(value=1.04, low=1.0, high=1.3))
+    whole = record(1, percent=None)
+    would = replace(whole, decision=replace(whole.decision, if_shared=(price,)))
+    section = next(
+        each for each in sections(report_of([would, whole], [], Rates(), PERIOD)) if each.title == "Decisions"
+    )
+    assert section.notes == ("If GPUs could be shared, 1 job of these would have had a part of one.",)
 
 
 def test_a_time_without_anything_says_so_and_wastes_nothing() -> None:

@@ -114,7 +114,7 @@ def test_a_managers_own_figures_show_a_share_where_no_node_sampled() -> None:
 def test_a_share_that_would_be_enough_if_it_could_be_had_has_its_decisions_price() -> None:
     whole = record(1, percent=None)
     price = Price(gpu=USAGE.gpu, share_percent=33, slowdown=Interval(value=1.04, low=1.0, high=1.3))
-    whole = replace(whole, decision=replace(whole.decision, if_shared=price))
+    whole = replace(whole, decision=replace(whole.decision, if_shared=(replace(price, gpu="h100"), price)))
     run = usage(whole, gpu_count=1)
     expected = PossibleShare(share_percent=33, slowdown=1.04)
     assert possible_share(Observation(usage=run, decision=whole), RULES, no_gpu) == expected

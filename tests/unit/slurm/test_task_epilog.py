@@ -102,9 +102,10 @@ class Node:
         after: str = "gres/mps:25",
         prefix: str = "gres/",
         user: int | None = None,
+        ends: str = "",
         **more: str,
     ) -> str:
-        """Let the job's batch script end, and return what scontrol was told to set."""
+        """Let the job's batch script end, of which the sampler wrote *ends*; return what scontrol was told to set."""
         (self.folder / "shown").write_text(
             "JobId=7 JobName=a b\n   JobState=RUNNING Reason=None\n   StartTime=2026-11-22T10:00:00 EndTime=Unknown\n"
             f"   AdminComment=site; gpusage 0123456789ab REWRITE gres/gpu:1 -> {after} | x \n"
@@ -121,8 +122,14 @@ class Node:
             "STAND_IN": str(self.folder),
             "PATH": path,
         }
-        command = ["sh", "-c", TASK_EPILOG.path.read_text()] if user is not None else [str(TASK_EPILOG.path)]
-        timed = {"GPUSAGE_TIMED": "yes"} if user is not None else {}
+        is_direct = bool(ends) or user is not None
+        command = ["sh", "-c", TASK_EPILOG.path.read_text()] if is_direct else [str(TASK_EPILOG.path)]
+        timed = {"GPUSAGE_TIMED": "yes"} if is_direct else {}
+        if ends:  # the shell's number is known before the shell is
+            variables["GPUSAGE_MPS_FOLDER"] = str(self.folder)
+            file = self.folder / "ends" / "7"
+            file.parent.mkdir(exist_ok=True)
+            command = ["sh", "-c", f'echo "{ends}read $$" >{file}; exec sh -c "$0"', command[-1]]
         subprocess.run(command, env={**variables, **timed, **more}, check=True, timeout=LIMIT_S, user=user, cwd="/")
         return reported.read_text()
 
@@ -191,7 +198,9 @@ def slurmstepd() -> Iterator[None]:
         def serve() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.recv(4, socket.MSG_WAITALL)
+                if not connection.recv(4, socket.MSG_WAITALL):
+                    serve()  # that was a job 7 of another cluster on this host
+                    return
                 connection.sendall(struct.pack("=i", 0x7FFF))
                 connection.recv(4, socket.MSG_WAITALL)
                 connection.sendall(struct.pack("=IiIi?i", 1, 0, 0, 0, True, 1 << 8))
@@ -220,6 +229,33 @@ def test_a_job_whose_comment_has_no_room_is_not_requeued(node: Node) -> None:
     messages = node.end(written(node, STARVED[0]), FORBIDDEN=AGAIN).splitlines()
     assert "requeue" not in messages
     assert messages[-1] == f"Comment=model=a.onnx {OUT_OF_MEMORY}"
+
+
+NO_LIBRARY = (
+    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+    "jaxlib.xla_extension.XlaRuntimeError: FAILED_PRECONDITION: DNN library initialization failed.",
+)
+
+
+@pytest.mark.parametrize("sign", ["near", "full", "gpu"])
+@pytest.mark.parametrize("line", [*NO_LIBRARY, "cuDNN is initialized", "RuntimeError: x"])
+def test_a_library_that_could_not_begin_lacked_memory_if_the_job_was_near_its_limit(
+    node: Node, line: str, sign: str
+) -> None:
+    text = f"Traceback (most recent call last):\n  File x\n{line}\n"
+    output = written(node, text)
+    ends = f"gpu 9\nfailed 9 256 5\noutput 9 0 {len(text)} {len(text)} own {output}\n{sign} 8\n{sign} 9\n"
+    updates = node.end(output, ends=ends.replace("gpu 8\ngpu 9\n", ""))
+    assert ("requeue\n7\n" in updates) is (sign == "near" and line in NO_LIBRARY)
+
+
+@pytest.mark.usefixtures("slurmstepd")
+@pytest.mark.parametrize(("restarts", "is_first"), [("1", True), ("2", False)])
+def test_a_start_that_was_turned_back_is_no_run(node: Node, restarts: str, is_first: bool) -> None:
+    """Without a sampler only a first run's output is read."""
+    updates = node.end(written(node, STARVED[0]), after="gres/mps:25, apart n1, start 2", SLURM_RESTART_COUNT=restarts)
+    assert ("requeue" in updates) is is_first
 
 
 @pytest.mark.parametrize("more", [{"GPUSAGE_DECISION": ""}, {"SLURM_STEP_ID": "0"}, {"SLURM_JOB_ID": "7; true"}])

@@ -6,7 +6,8 @@ one line each, in the order of the events; fields are separated by blanks:
     gpu PID                                    a process of the job opened the GPU, or was on it by its counters
     failed PID STATUS SECONDS                  it ended with this wait(2) status, by a clock that never goes back
     well PID                                   it ended with status 0, after the failures above
-    full PID                                   its use was near the limit when it failed, and nobody wrote a text
+    near PID                                   its use was near the limit when it failed
+    full PID                                   so it was, and nobody wrote a text
     output PID BEGIN END LATER own|appended PATH
                                                text of its last seconds in a file: bytes BEGIN to END, and to LATER with
                                                what followed within a moment; others, too, may append to the file
@@ -107,14 +108,8 @@ class FailureRecorder(threading.Thread):
         self._log = os.open(fresh, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         # It stays root's: an access list lets the job's user read it, who could write to a file of his own.
         if selector.uid != os.geteuid():
-            entries = (
-                (0x01, 6, _NOBODY),
-                (0x02, 4, selector.uid),
-                (0x04, 0, _NOBODY),
-                (0x10, 4, _NOBODY),
-                (0x20, 0, _NOBODY),
-            )
-            access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+            entries = (1, 6, _NOBODY, 2, 4, selector.uid, 4, 0, _NOBODY, 16, 4, _NOBODY, 32, 0, _NOBODY)
+            access = struct.pack("<I" + 5 * "HHI", 2, *entries)
             os.setxattr(self._log, "system.posix_acl_access", access)
 
         # Without it nobody who reads the file would be answered.
@@ -171,14 +166,10 @@ class FailureRecorder(threading.Thread):
         # What the job has open is to be seen before a program that has come to the GPU ends.
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -5)
-        poll, quiet_poll = select.poll(), select.poll()
-        for source in (self._exits, self._opens, self._wake_read):
-            poll.register(source, select.POLLIN)
-            if source is not self._exits:
-                quiet_poll.register(source, select.POLLIN)
+        urgent = (self._opens.fileno(), self._wake_read)
         pause_s, next_s = FIRST_PAUSE_S, 0.0
         while not self._closing:
-            ready = {descriptor for descriptor, _ in poll.poll(1000 * (LATER_S if self._ended else pause_s))}
+            ready = select.select((self._exits.fileno(), *urgent), (), (), LATER_S if self._ended else pause_s)[0]
             if self._wake_read in ready:
                 os.read(self._wake_read, 64)
             known = len(self._gpu_since)
@@ -186,13 +177,13 @@ class FailureRecorder(threading.Thread):
                 self.record()
                 if len(self._gpu_since) > known:
                     pause_s, next_s = FIRST_PAUSE_S, 0.0
-                if time.monotonic() >= next_s:
+                if self._gpu_since and time.monotonic() >= next_s:
                     self._measure(self._processes.refresh())
                     pause_s = min(LONGEST_PAUSE_S, pause_s * PAUSE_GROWTH)
                     next_s = time.monotonic() + pause_s
             # Who reads the file is answered at once; ends of other jobs' processes wait for each other.
             if ready and not self._ended:
-                quiet_poll.poll(1000 * BREATH_S)
+                select.select(urgent, (), (), BREATH_S)
 
         self._exits.close()
         self._opens.close()
@@ -256,8 +247,8 @@ class FailureRecorder(threading.Thread):
             is_silent &= later <= begin
             if later > begin and not (output.appends and key in held):
                 self._write(f"output {end.pid} {begin} {end_bytes} {later} {kind} {output.path}")
-        if is_near and is_silent:
-            self._write(f"full {end.pid}")
+        if is_near:
+            self._write(f"{'full' if is_silent else 'near'} {end.pid}")
 
     def _measure(self, pids: Iterable[int]) -> None:
         """Find what *pids* write, and measure all that is known."""
@@ -282,7 +273,7 @@ class FailureRecorder(threading.Thread):
                 if pid and pid not in own and each.stat().st_uid == self._uid:
                     files = _written_files(pid).keys() & self._outputs.keys()
                     # What the job has just started was nobody's before, and until its exec not even has its marks.
-                    if files and not self._processes.owns(pid) and self._processes.parent(pid) not in own - {1}:
+                    if files and not self._processes.owns(pid) and int(self._processes.stat(pid)[1]) not in own - {1}:
                         held |= files
         return frozenset(held)
 
@@ -295,14 +286,17 @@ def _written_files(pid: int) -> dict[tuple[int, int], tuple[str, str, bool]]:
     written = {}
     folder = PROC / str(pid)
     with suppress(OSError):
-        for link in (folder / "fd").iterdir():
+        for link in os.scandir(folder / "fd"):
             with suppress(OSError, StopIteration, ValueError):
-                path = str(link.readlink())
+                # Of a thousand open files few are outputs: the mode of the link says for what each was opened.
+                if not link.stat(follow_symlinks=False).st_mode & stat.S_IWUSR:
+                    continue
+                path = str(Path(link).readlink())
                 if not path.startswith("/") or path.startswith(("/dev/", "/proc/", "/memfd:")):
                     continue
                 status = link.stat()
                 lines = (folder / "fdinfo" / link.name).read_text().splitlines()
                 flags = int(next(line for line in lines if line.startswith("flags:")).split()[1], 8)
-                if stat.S_ISREG(status.st_mode) and flags & os.O_ACCMODE != os.O_RDONLY:
-                    written[status.st_dev, status.st_ino] = (path, str(link), bool(flags & os.O_APPEND))
+                if stat.S_ISREG(status.st_mode):
+                    written[status.st_dev, status.st_ino] = (path, link.path, bool(flags & os.O_APPEND))
     return written

@@ -123,14 +123,6 @@ class JobProcesses:
         """Return the processes that started one of the job's; the manager's own is among them."""
         return frozenset(self._parents.values())
 
-    def parent(self, pid: int) -> int:
-        """Return what started *pid*.
-
-        Raises:
-            OSError: There is no such process.
-        """
-        return int(self._stat(pid)[1])
-
     def owns(self, pid: int) -> bool:
         """Return whether *pid* is a process of the job; unknown processes are not."""
         folder = self._proc / str(pid)
@@ -154,6 +146,16 @@ class JobProcesses:
             return (self._proc / str(pid) / "comm").read_text().startswith(_SERVER[:15])
         return False
 
+    def stat(self, pid: int) -> list[str]:
+        """Return what proc_pid_stat(5) says of *pid* behind its name, in which may be blanks and brackets.
+
+        The second is the parent; utime, stime, cutime and cstime begin with the twelfth.
+
+        Raises:
+            OSError: There is no such process.
+        """
+        return (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
     def _group_of(self, folder: Path) -> Path | None:
         """Return the job's cgroup below the mount, if the process in *folder* is in it."""
         # Version 2 has one line with no controllers; version 1 has processor time under cpuacct.
@@ -169,17 +171,10 @@ class JobProcesses:
         """Read the consumption of *pid* and of its ended children; the last figures stay where it has just ended."""
         cpu_s, read_bytes = self._own[pid]
         with suppress(OSError, IndexError, ValueError):
-            fields = self._stat(pid)
+            fields = self.stat(pid)
             self._parents[pid] = int(fields[1])
             cpu_s = max(cpu_s, sum(map(int, fields[11:15])) / _TICKS_PER_S)
         with suppress(OSError):
             match = _READ.search((self._proc / str(pid) / "io").read_text())
             read_bytes = max(read_bytes, int(match[1])) if match else read_bytes
         self._own[pid] = (cpu_s, read_bytes)
-
-    def _stat(self, pid: int) -> list[str]:
-        """Return what the kernel says of *pid* behind its name, in which may be blanks and brackets (proc_pid_stat(5)).
-
-        The second is the parent; utime, stime, cutime and cstime begin with the twelfth.
-        """
-        return (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()

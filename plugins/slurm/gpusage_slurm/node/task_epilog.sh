@@ -17,8 +17,8 @@ if [ -z "${GPUSAGE_TIMED:-}" ]; then
     exit 0
 fi
 
-# Finds the last failure in a text. Prints "memory" if that is for want of memory on a GPU, "other" if it
-# is a Python exception of another kind, and nothing if it has none. A program coped with what came before an exception of
+# Finds the last failure in a text. Prints "memory" if that is for want of memory on a GPU, "unclear" if a library could not
+# begin there, "other" if it is a Python exception of another kind, and nothing if it has none. A program coped with what came before an exception of
 # its own, but not if that speaks of another process that ended: so fail those that started the program or work with it.
 # An exception's name alone, without a text, is of what started the program. Without an exception, the last five lines count.
 # A name before ":" or "=" (of a setting) says nothing.
@@ -27,10 +27,9 @@ classifier='
 BEGIN {
     lacks = "out[ _]?of[ _]?([a-z]+[ _])?memory|oom when|errormemoryalloc|alloc[a-z_]*( of .*)?[ _]*fail"
     lacks = lacks "|(fail|unable|cannot|can.t|could not).*alloc.*(memory|buffer|bytes|[0-9] ?[kmg]i?b|gpu|cuda|device|tensor)"
-    lacks = lacks "|(not enough|insufficient|no available|no free|exhausted).*memory|exhausted.*(alloc|oom)"
+    lacks = lacks "|(not enough|insufficient|no available|no free|exhausted).*memory"
     lacks = lacks "|(less|larger|more) than.*(gpu memory|kv cache)"
-    gpus = "cuda|gpu|device|vram|hip ?(error|out|malloc)|cublas|cudnn|resource_?exhausted|bfc|requested buffer"
-    gpus = gpus "|cache blocks|mem.fraction"
+    gpus = "cuda|gpu|device|vram|hip ?(error|out|malloc)|cublas|cudnn|resource_?exhausted|bfc|requested buffer|cache blocks|mem.fraction"
     others = "fallocate|no space left|retry|fall(ing|s)? ?back|trying again|usage:|^w(arning)?[ :]|cpuallocator|cpu:[0-9]"
     host = "cpu|(^|[^a-z])host|heap|array with shape|cannot allocate memory|shared memory|shm|mmap|oom.kill|bad_alloc *$"
 }
@@ -50,6 +49,9 @@ line ~ lacks && line ~ gpus && line !~ others && (line !~ host || line ~ /cuda|g
     if (verdict != "memory" || unfinished) raised = unfinished
     verdict = "memory"; unfinished = lines_after = 0; next
 }
+line ~ /(dnn|cublas).*(not_initiali|fail.*initiali|initiali.*fail)/ && (verdict != "memory" || unfinished) {
+    verdict = "unclear"; unfinished = 0; next
+}
 { follows = line ~ /process|worker|child|exit ?(code|status)|root cause|closed by peer|connection ?reset|broken ?pipe|eoferror/ }
 unfinished && line ~ /^[^ \t]/ {
     if (verdict == "") { verdict = follows && before ? before : "other"; raised = 1 }
@@ -67,10 +69,7 @@ missing="$missing|python[0-9.]*: can't open file"
 # Print how the batch script ended, as wait(2) has it; nothing if it is unknown. Slurm does not pass it to a TaskEpilog, but
 # slurmstepd, which started it, answers anybody on its socket, as `scontrol listpids` does (REQUEST_STEP_TASK_INFO).
 wait_status() {
-    for python in /usr/bin/python3 python3; do
-        ! command -v "$python" >/dev/null || break
-    done
-    "$python" -I -c '
+    "$(command -v /usr/bin/python3 || command -v python3)" -I -c '
 import contextlib, os, socket, struct, sys
 
 def parent(pid):
@@ -105,7 +104,7 @@ for line in open("/proc/net/unix", errors="replace"):
 
 # Print one field of `scontrol show job`. A text of several lines is cut at the first.
 field() {
-    printf '%s\n' "$job_record" | sed -n "s/^ *$1=//p" | sed -n '1s/ *$//p'
+    printf '%s\n' "$job_record" | sed -n "/^ *$1=/{s///;s/ *$//p;q;}"
 }
 
 # Classify the bytes from $2 to $3 of the file $1. A FIFO would wait for a writer; a link leads no further than the user's own
@@ -131,7 +130,7 @@ is_named_by_job() {
 may_be_shared() {
     squeue --noheader --array --states=all --user="$(id -u)" \
         --Format="JobArrayID:64,StateCompact:4,STDOUT:4096,Name:1024" 2>/dev/null |
-        JOB=$job FILE=$1 NAME=$(field JobName) OUTPUT=$output awk '
+        JOB=$job FILE=$1 NAME=$(field "JobId=.* JobName") OUTPUT=$output awk '
             function cut(from, length_) { part = substr($0, from, length_); gsub(/^ +| +$/, "", part); return part }
             cut(1, 64) == ENVIRON["JOB"] || cut(65, 4) == "PD" { next }
             cut(69, 4096) == ENVIRON["FILE"] { shared = 1 }
@@ -149,8 +148,8 @@ classify_output() {
 }
 
 # Return whether a process $1 that ended with $2 failed for want of memory. What was written until then is its own words;
-# if there are none, those that came in the next moment are: tee and srun are later. If nobody wrote anything, its use near
-# the limit tells, if it ended by itself, and not by somebody's signal.
+# if there are none, those that came in the next moment are: tee and srun are later. If they are unclear, or nobody wrote
+# anything, its use near the limit tells; without words only if it ended by itself, and not by somebody's signal.
 lacked_memory() {
     texts=$(sed -n "s/^output $1 //p" "$ends" | while read -r begin end later kind path; do
         verdict=$(classify_output "$path" "$begin" "$end" "$kind")
@@ -159,6 +158,7 @@ lacked_memory() {
     case $texts in
         *other*) return 1 ;;
         *memory*) return 0 ;;
+        *unclear*) grep -qx "near $1" "$ends"; return ;;
     esac
     grep -qx "full $1" "$ends" && case $(($2 % 128)) in 0 | 4 | 5 | 6 | 7 | 8 | 11) ;; *) return 1 ;; esac
 }
@@ -186,7 +186,8 @@ was_too_small() {
         }
         return
     fi
-    case ${SLURM_RESTART_COUNT:-0}/$status in 0/0 | [1-9]*) return 1 ;; esac
+    start=$(field AdminComment | sed -n 's/.*gpusage [0-9a-f]\{12\} [A-Z]* gres[^|]*, start \([1-9]\).*/\1/p')
+    case $((${SLURM_RESTART_COUNT:-0} + 1 - ${start:-1}))/$status in 0/0 | [1-9]*) return 1 ;; esac
     for file in "$errors" "$output"; do
         [ -f "$file" ] && is_named_by_job "$file" || continue
         size=$(wc -c <"$file")
@@ -229,8 +230,7 @@ if [ -f "$ends" ] && [ -r "$ends" ]; then
     done
 fi
 status=$(wait_status)
-failures=
-[ -z "$seen" ] || failures=$(last_failures)
+failures=$([ -z "$seen" ] || last_failures)
 [ "$status" != 0 ] || [ -n "$failures" ] || exit 0
 
 unset SLURM_TIME_FORMAT SLURM_CLUSTERS SCONTROL_ALL SCONTROL_FEDERATION SQUEUE_FORMAT SQUEUE_FORMAT2 SQUEUE_STATES
@@ -258,8 +258,7 @@ missing_note="[its program is missing, says gpusage]"
 comment=$(field Comment | sed 's/ *\[its program is missing, says gpusage\]$//') # of an earlier run of the job
 case $comment in *"says gpusage]"*) exit 0 ;; esac
 
-too_small=
-! was_too_small || too_small=yes
+was_too_small && too_small=yes || too_small=
 
 # The share is not to blame where no program ran. gpusaged reads this note with the job's exit status.
 if [ -z "$too_small" ] && misses_program; then

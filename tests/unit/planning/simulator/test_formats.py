@@ -264,6 +264,7 @@ def test_who_asks_for_a_part_of_a_gpu_has_it_under_every_policy(policy: str, tmp
     (one,) = simulated("--jobs", str(jobs), "--cluster", str(cluster), "--policy", policy)["policies"]
     assert (one["makespan_s"], one["gpu_hours"]) == (pytest.approx(3600, rel=0.02), pytest.approx(3, rel=0.02))
     assert one["shared_time"] == pytest.approx(2 / 3, rel=0.02)
+    assert one["freed_hours"] == pytest.approx(4, rel=0.05)  # six jobs on two GPUs
 
 
 def test_a_part_of_a_gpu_is_read_in_whole_percent_and_no_model_is_drawn_for_it(tmp_path: Path) -> None:

@@ -111,7 +111,9 @@ def test_a_policy_that_is_named_twice_is_simulated_once() -> None:
 def test_slots_share_nothing_and_packing_does() -> None:
     by_name = {one["policy"]: one for one in run("--generate", "300", "--load", "2")["policies"]}
     assert by_name["slots"]["shared_time"] == 0
+    assert by_name["slots"]["freed_hours"] == pytest.approx(0, abs=1e-6)
     assert by_name["packing"]["shared_time"] > 0
+    assert by_name["packing"]["freed_hours"] > 0
 
 
 def test_the_price_policy_is_what_the_advisor_decides() -> None:
