@@ -767,6 +767,7 @@ names = [event.name for event in found.events() if "python" not in event.name.lo
 print(sorted(name for name in names if "nn.Module" in name or "Optimizer" in name))
 train(model)
 """,
+        shows=None,
     ),
     "a program of threads": Program(
         source="""

@@ -243,7 +243,7 @@ class Learned:
     def measured(self, request: ModelRequest | None, submitter: Submitter) -> Mapping[str, ObservedFigures]:
         """Return the figures of the earlier runs that *request* names, on the GPU of the newest; none of other GPUs."""
         runs = self._first_runs(request, submitter)
-        if not runs:
+        if request is None or not runs:
             return {}
         gpu = runs[0][1].gpu
         runs = [(job, run) for job, run in runs if run.gpu == gpu]
@@ -263,8 +263,8 @@ class Learned:
         # A user may name any number; only that user's own runs are under it.
         if request is None or not self.first_runs:
             return ()
-        found = ((job, self.first_runs.get((submitter.user, job))) for job in request.first_run.split("+"))
-        return [(job, run) for job, run in found if run is not None]
+        runs = ((job, self.first_runs.get((submitter.user, job))) for job in request.first_run.split("+"))
+        return [(job, run) for job, run in runs if run is not None]
 
     def find(self, graph: ModelGraph, workload: Workload, submitter: Submitter) -> Finding:
         """Return the experience that applies to a job of *submitter*, or `NO_FINDING`."""

@@ -22,7 +22,7 @@ WARM_UP, TIMED = 8, 24  # updates in which compilers and cuDNN still choose; upd
 STEADY = 1.25  # of the two halves of the timed steps; beyond it the GPU's queue may hide their true length
 INFERENCE_CALLS = 32  # equal ones without a gradient and an update, after which the program is taken for inference
 BUDGET_S = 0.05
-MAXIMUM_LOOKS, MAXIMUM_CALLS, MAXIMUM_LEAVES, MAXIMUM_PARTS = 20_000, 64, 1_000, 1_000
+MAXIMUM_READS, MAXIMUM_CALLS, MAXIMUM_LEAVES, MAXIMUM_PARTS = 20_000, 64, 1_000, 1_000
 MAXIMUM_UPDATES = 128  # of all optimizers: the first one may be given up
 MAXIMUM_CHARACTERS = 1 << 18  # as `gpusage.cli.cards.first_run` reads it
 MAXIMUM_PROGRAM_BYTES = 1 << 20
@@ -77,20 +77,20 @@ def is_hindered():
     return int(words[words.index(b"MemAvailable:") + 1]) << 10 < LEAST_FREE_BYTES
 
 
-class Look:
-    """Stands in the place of an attribute of a class, and calls *look* with each instance and frame that reads it."""
+class Descriptor:
+    """Stands in the place of an attribute of a class, and calls *note* with each instance and frame that reads it."""
 
-    def __init__(self, owner, name, look):
-        self.owner, self.name, self.look = owner, name, look
+    def __init__(self, owner, name, note):
+        self.owner, self.name, self.note = owner, name, note
         self.original = owner.__dict__[name]
         self.bind = getattr(self.original, "__get__", None)
         setattr(owner, name, self)
 
     def __get__(self, instance, owner=None):
         """Return the original attribute; without an instance as well."""
-        if instance is not None and self.look is not None:
+        if instance is not None and self.note is not None:
             try:
-                self.look(instance, sys._getframe(1))
+                self.note(instance, sys._getframe(1))
             except RecursionError:  # ours: what follows needs as many frames, and fails by itself
                 pass
         return self.original if self.bind is None else self.bind(instance, owner)
@@ -99,19 +99,19 @@ class Look:
         """Put the original attribute back, unless somebody has put another one there."""
         if self.owner.__dict__.get(self.name) is self:
             setattr(self.owner, self.name, self.original)
-        self.look = None
+        self.note = None
 
 
 class Events(dict):  # type: ignore[type-arg]  # Python 3.8 reads it
     """PyTorch's names of what the program uses: a known one costs a look-up in C, each new one is told once."""
 
-    def __init__(self, log, tell):
+    def __init__(self, log, report):
         super().__init__()
-        self.log, self.tell = log, tell
+        self.log, self.report = log, report
 
     def __missing__(self, event):
         self[event] = None
-        self.tell(event)
+        self.report(event)
         return self.log(event)
 
 
@@ -131,7 +131,7 @@ def guarded(method):
                 run.end()
             elif _get_ident() == run.thread:
                 method(run, *args)
-            elif run.has_looked():
+            elif run.is_exhausted():
                 run.end()
         except RecursionError:  # the program is deep, and nothing is wrong with it
             pass
@@ -162,9 +162,9 @@ class Run:
     def __init__(self, record, folder, document):
         self.record, self.folder, self.document = record, folder, document
         self.process, self.thread, self.spent_s = os.getpid(), _get_ident(), 0.0
-        self.looks, self.calls, self.optimizers, self.times_s, self.cycles = [], {}, {}, [], []
+        self.descriptors, self.calls, self.optimizers, self.times_s, self.cycles = [], {}, {}, [], []
         self.torch = self.path = self.log = self.events = self.text = None
-        self.look_count = self.update_count = self.any_count = 0
+        self.read_count = self.update_count = self.any_count = 0
         self.passes = {}
         self.is_compiled = self.has_scaler = self.is_over = False
 
@@ -181,14 +181,14 @@ class Run:
         self.step = torch.optim.Optimizer.profile_hook_step(max).__code__
         self.log = torch._C._log_api_usage_once
         self.events = torch._C._log_api_usage_once = Events(self.log, self.on_event).__getitem__
-        self.looks.append(Look(torch.nn.Module, "_compiled_call_impl", self.on_call))
-        self.looks.append(Look(torch.optim.Optimizer, "_optimizer_step_code", self.on_update))
+        self.descriptors.append(Descriptor(torch.nn.Module, "_compiled_call_impl", self.on_call))
+        self.descriptors.append(Descriptor(torch.optim.Optimizer, "_optimizer_step_code", self.on_update))
 
     def end(self):
         """Leave everything as it was."""
         self.is_over = True  # a handler of a signal may raise in here; the next look then ends it
-        for look in self.looks:
-            look.remove()
+        for each in self.descriptors:
+            each.remove()
         if self.events is not None and self.torch._C._log_api_usage_once is self.events:
             self.torch._C._log_api_usage_once = self.log
         self.calls = self.torch = self.events = None
@@ -203,10 +203,10 @@ class Run:
                 del os.environ["PYTHONPATH"]
         self.folder = ""
 
-    def has_looked(self):
+    def is_exhausted(self):
         """Count a look, and return whether there were too many."""
-        self.look_count += 1
-        return self.look_count > MAXIMUM_LOOKS
+        self.read_count += 1
+        return self.read_count > MAXIMUM_READS
 
     @guarded
     def on_event(self, event):
@@ -219,7 +219,7 @@ class Run:
     @guarded
     def on_call(self, module, frame):
         """Note the call of a module that *frame* begins, if it is within no other."""
-        if self.has_looked():
+        if self.is_exhausted():
             self.end()
         if self.torch is None or frame.f_code is not self.outer:
             return
@@ -261,18 +261,18 @@ class Run:
 
     def shapes(self, arguments):
         """Return shapes and types of the tensors in a call's *arguments*, as many as may be looked at."""
-        found, waiting, left = [], [arguments["kwargs"], arguments["args"]], MAXIMUM_LEAVES
+        shapes, waiting, left = [], [arguments["kwargs"], arguments["args"]], MAXIMUM_LEAVES
         with self.torch._C.DisableTorchFunction():
             while waiting and left > 0:
                 each, left = waiting.pop(), left - 1
                 kind = type(each)
                 if kind in self.tensors:
-                    found.append(self.shape(each))
+                    shapes.append(self.shape(each))
                 elif kind in (tuple, list):
                     waiting += each[:left][::-1]
                 elif kind is dict:
                     waiting += [value for value, _ in zip(each.values(), range(left))][::-1]
-        return found
+        return shapes
 
     def shape(self, tensor):
         """Return shape and type of *tensor*; a size that is a symbol is not looked at."""
@@ -322,7 +322,7 @@ class Run:
             self.cycles = [*self.cycles, min(self.passes.values(), default=1)][-CYCLES:]
             self.passes.clear()
         if self.update_count == CYCLES + 1:
-            self.looks[0].remove()
+            self.descriptors[0].remove()
             self.write()
         elif self.update_count > WARM_UP + TIMED:
             self.write()
