@@ -101,8 +101,7 @@ def capture(  # noqa: PLR0913, PLR0917 - an option each
     # The last one that calls a model: a script prepares data before it trains, and may test or upload afterwards.
     run = _run_of(job_id) if job_id else None
     for program in reversed([_program_of_run(run)] if run else _read_programs(command, line)):
-        program_here = replace(program, gpu_count=gpu_count or program.gpu_count)
-        outcome = run_program(program_here, limits, _show_stage)
+        outcome = run_program(replace(program, gpu_count=gpu_count or program.gpu_count), limits, _show_stage)
         if "keys" in outcome.record:
             break
     captured = _captured(outcome)
