@@ -26,11 +26,11 @@ from gpusage.plugins.loading import installed_managers
 from gpusage.policies.share_price import cost
 from gpusage.policies.sharing import SharePrice
 from gpusage.service.configuration_watch import kill_reason
-from gpusage.service.learner import learn_from_store
+from gpusage.service.learner import first_runs_in_store, learn_from_store
 from gpusage.settings.configuration import CaptureMode
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import open_store
-from gpusage_hooks.comment import parse_model
+from gpusage_hooks.comment import parse_first_run, parse_model
 from gpusage_hooks.errors import DeviceError, GpuUsageError, GraphError
 from gpusage_hooks.types import Cluster, Code, DecisionRequest, Submitter
 
@@ -91,7 +91,9 @@ def validate_scripts(
     advisor = make_advisor().configured(configuration)
     if uses_learned:
         with closing(open_store(configuration.store.url)) as store:
-            learned = learn_from_store(store, configuration.learning, time.time())
+            now_s = time.time()
+            learned = learn_from_store(store, configuration.learning, now_s)
+            learned = replace(learned, first_runs=first_runs_in_store(store, configuration.learning, now_s))
         advisor = replace(advisor, learned=learned)
     read = read_scripts(scripts)
     manager = manager_of(read, installed_managers(), manager_name)
@@ -135,9 +137,11 @@ def validate(script: Script, cluster: Cluster, advisor: Advisor, capture: Captur
         job = replace(job, shows_model=job.shows_model and capture != "off")
         is_observed = job.shows_model or capture == "all"
         if job.model_request is None and is_observed and job.run_record:
-            comment = comment_of_run(runs_folder() / job.run_record, advisor.catalogue)
-            if comment:
+            comment = comment_of_run(runs_folder() / job.run_record, advisor.catalogue) or ""
+            first_run = parse_first_run(comment)
+            if comment and not first_run:
                 job = replace(job, model_request=parse_model(comment), shows_model=False)
+            job = replace(job, first_run=first_run)
 
         # What was learned is of a user: the caller submits the script, and a job without a name has its script's.
         submitter = job.submitter

@@ -257,8 +257,9 @@ class Job:
         caveat: What may turn out otherwise when the job is submitted, as one sentence; for offline validation.
         submitter: Who submits it.
         dry_run: Nothing is submitted: its user only asks what would become of it. It is answered, not recorded.
-        shows_model: It names no model, and its run shows it, as its user asks by ``learn=on``.
-        run_record: Name of what an earlier run of this script showed, in its user's folder of such records; for offline
+        shows_model: It names no model, and its run is observed, as its user asks by ``learn=on``.
+        first_run: Earlier runs of its script, which were observed: a request without a model. ``None`` without any.
+        run_record: Name of what earlier runs of this script showed, in its user's folder of such records; for offline
             validation. Empty where the user says ``learn=off``.
     """
 
@@ -272,6 +273,7 @@ class Job:
     submitter: Submitter = Submitter()
     dry_run: bool = False
     shows_model: bool = False
+    first_run: ModelRequest | None = None
     run_record: str = ""
 
 

@@ -49,7 +49,6 @@ class Call:
     """Calls of a module with inputs of the same shapes.
 
     Attributes:
-        reference: Returns the module; ``None`` if the program has given it up.
         leaves: Leaves of its arguments, with shapes for tensors.
         form: Structure of ``args`` and ``kwargs`` over the leaves.
         generated: Tokens of the prompt and new tokens, if a language model generates.
@@ -57,7 +56,7 @@ class Call:
         outer: The call that made it, of a module that is taken apart.
     """
 
-    reference: Callable[[], nn.Module | None]
+    module: nn.Module
     leaves: list[Any]
     form: TreeSpec
     is_training: bool
@@ -66,19 +65,6 @@ class Call:
     generated: tuple[int, int] | None = None
     count: int = 1
     outer: Call | None = None
-
-    @property
-    def module(self) -> nn.Module:
-        """Return the module.
-
-        Raises:
-            ReferenceError: The program has given it up.
-        """
-        module = self.reference()
-        if module is None:
-            message = "the program has given up this module"
-            raise ReferenceError(message)
-        return module
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of its tensors, without scalars."""
@@ -91,7 +77,7 @@ class Call:
 
     def key(self) -> tuple[Any, ...]:
         """Return a key that equal calls have in common."""
-        return id(self.reference()), tuple(each.sizes for each in self.shapes()), self.is_training, self.has_gradient
+        return id(self.module), tuple(each.sizes for each in self.shapes()), self.is_training, self.has_gradient
 
 
 @dataclass(slots=True)
@@ -104,7 +90,6 @@ class Observer:
         is_compiled: Whether `torch.compile` wraps one of the modules.
         strategy: Division of the model among several GPUs, by its wrapper, or ``None``.
         precision: DeepSpeed's precision, to which it casts the weights itself.
-        sharded: References to each called `FullyShardedDataParallel`, by id.
         apart: Calls of the modules whose parts are observed in their place, by the module's id.
     """
 
@@ -113,7 +98,6 @@ class Observer:
     is_compiled: bool = False
     strategy: str | None = None
     precision: str | None = None
-    sharded: dict[int, Callable[[], nn.Module | None]] = field(default_factory=dict)
     apart: dict[int, Call] = field(default_factory=dict)
     _outer: Call | None = None
     original: Any = nn.Module.__call__
@@ -150,13 +134,6 @@ class Observer:
             return (forward if is_within else module_class.__call__)(self, *args, **kwargs)
 
         return call
-
-    def uninstall(self) -> None:
-        """Stop observing; a replacement of the call that came after ours stays."""
-        module_class: Any = nn.Module
-        if module_class.__call__ is self._observed:
-            module_class.__call__ = self.original
-        self._observed = None
 
     def observe_parts(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module of *call* itself, and observe its parts in its place, now and later.
@@ -207,7 +184,7 @@ class Observer:
         try:
             return self.replace(call, outer, args, kwargs)
         finally:
-            if self._observed is not None and module_class.__call__ is self.original:
+            if module_class.__call__ is self.original:
                 module_class.__call__ = self._observed
 
     def _note_wrappers(self, module: Any) -> None:
@@ -219,26 +196,17 @@ class Observer:
                 self.strategy = f"zero{module.zero_optimization_stage()}".replace("zero0", "ddp")
                 casts = {"bf16": module.bfloat16_enabled(), "fp16": module.fp16_enabled()}
                 self.precision = next((word for word, is_on in casts.items() if is_on), None)
-
-            if is_fsdp(module):
-                self.sharded[id(module)] = self._refer_to(module)
             module = inner
-
-    def _leaf(self, leaf: Any) -> Any:
-        """Return a leaf of the arguments to keep; a tensor becomes its shape."""
-        return Shape(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
-
-    def _refer_to(self, module: nn.Module) -> Callable[[], nn.Module | None]:
-        """Return a reference to *module*, which here stays alive."""
-        return lambda: module
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         # Subclasses of tensors run code of their own, also for a shape.
         leaves, form = tree_flatten((args, kwargs))
         with torch._C.DisableTorchFunction():
-            leaves = [self._leaf(leaf) for leaf in leaves]
+            leaves = [
+                Shape(tuple(each.shape), each.dtype) if isinstance(each, torch.Tensor) else each for each in leaves
+            ]
         call = Call(
-            reference=self._refer_to(module),
+            module=module,
             leaves=leaves,
             form=form,
             is_training=module.training,
@@ -315,11 +283,6 @@ def with_gradient(optimizer: Any) -> list[torch.Tensor]:
     # By their gradients, because some programs switch ``requires_grad`` off in between.
     with torch._C.DisableTorchFunction():
         return [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
-
-
-def is_fsdp(module: nn.Module) -> bool:
-    """Return whether *module* is `FullyShardedDataParallel`: a row of weights, of which each process has a part."""
-    return _wrapper_name(module) == "FullyShardedDataParallel"
 
 
 def is_of_keras(module: nn.Module) -> bool:

@@ -364,12 +364,15 @@ def test_a_job_whose_script_has_shown_its_model_has_that_comment_and_card(drive:
     command = stand_in(tmp_path, 'echo "model=/c/r.card.json,batch=2,first_run=7"; echo QQ==')
     first = drive(sbatch(command, options, posix=True), XDG_CACHE_HOME=str(tmp_path))
     assert "SLURM_GPUSAGE_COMMENT" not in first["set"]  # there is no record yet, so Python is not started
-    record = Path(first["set"].partition("SLURM_GPUSAGE_LEARN=")[2].partition(" ")[0] + ".json")
-    record.parent.mkdir(parents=True)
-    record.write_text("{}")
+    record = Path(first["set"].partition("SLURM_GPUSAGE_LEARN=")[2].partition(" ")[0])
+    record.mkdir(parents=True)
     second = drive(sbatch(command, options, posix=True), XDG_CACHE_HOME=str(tmp_path))
     assert "SLURM_GPUSAGE_COMMENT=model=/c/r.card.json,batch=2,first_run=7" in second["set"]
     assert "SLURM_GPUSAGE_CARD=QQ==" in second["set"]
+    measured = stand_in(tmp_path, 'echo "learn=on,first_run=7"')
+    without_card = drive(sbatch(measured, options, posix=True), XDG_CACHE_HOME=str(tmp_path))
+    assert "SLURM_GPUSAGE_COMMENT=learn=on,first_run=7" in without_card["set"]
+    assert "SLURM_GPUSAGE_CARD" not in without_card["set"]
     stale = drive(sbatch(stand_in(tmp_path, "echo"), options, posix=True), XDG_CACHE_HOME=str(tmp_path))
     assert "SLURM_GPUSAGE_COMMENT" not in stale["set"]
     other = drive(sbatch(command, options.replace("epochs=3", "epochs=4"), posix=True), XDG_CACHE_HOME=str(tmp_path))
