@@ -480,9 +480,9 @@ train(model)
     "an interrupt from the keyboard": Program(
         source="""
 import signal, threading, time
-threading.Thread(target=lambda: (time.sleep(1), os.kill(os.getpid(), signal.SIGINT))).start()
 model = Network()
 try:
+    threading.Thread(target=lambda: (time.sleep(0.5), os.kill(os.getpid(), signal.SIGINT))).start()
     while True: train(model, 1)
 except KeyboardInterrupt: print("interrupted")
 model = Network()
