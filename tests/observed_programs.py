@@ -68,7 +68,7 @@ def tell():
         "path": sys.path,
         "variables": sorted(name for name in os.environ if name != "TOLD"),
         "threads": threading.active_count(),
-        "children": pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text(),
+        "children": len(pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
         "files": sorted(
             re.sub(r"\d+|pym-\S+", "", os.readlink(each))
             for each in pathlib.Path("/proc/self/fd").iterdir() if os.path.lexists(each)
