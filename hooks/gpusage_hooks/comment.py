@@ -28,6 +28,8 @@ _OURS = re.compile(r"(?:^|[\s;,])gpusage:", re.IGNORECASE)
 _ALMOST_OURS = re.compile(r"(?:^|[\s;,])gpusage[\s;,]+model=")
 _ONLY_LEARN = re.compile(r"\s*learn=(\w+)\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
 """The submission client reads it; it names no model."""
+_FIRST_RUN = re.compile(r"learn=on,(first_run=[^,;]+(?:,step_time=[^,;]+)?)")
+"""The submission client writes it, of a script whose earlier runs are known."""
 _QUOTED = re.compile(r"""(?:"[^"]*"|'[^']*')""")
 _CLAUSE = re.compile(r"""(?:"[^"]*"|'[^']*'|[^;])*""")
 _SLIP_RATIO = 0.8  # one letter of "model" too many, too few, another, or two exchanged
@@ -83,6 +85,16 @@ def parse_learn(text: str) -> bool | None:
     if only_learn is None or not (marked or usual_word(only_learn[1], SWITCH) in SWITCH):
         return None
     return bool(JOB_KEYS["learn"].kind.parse("learn", only_learn[1].lower()))
+
+
+def parse_first_run(text: str) -> ModelRequest | None:
+    """Return a request without a model, of a job whose script has run before; ``None`` of any other comment.
+
+    Raises:
+        RequestError: It is malformed.
+    """
+    match = _FIRST_RUN.fullmatch(text)
+    return parse_model(f"gpusage=off,{match[1]}") if match else None
 
 
 def _key(text: str) -> str | None:

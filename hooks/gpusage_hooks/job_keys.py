@@ -131,8 +131,8 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             Switch(),
             affects="nothing",
             default="off, or as the site says",
-            help="On lets this job's own run show its model, so that the next job of the same script need not name "
-            "one.",
+            help="On lets gpusage observe this job's own run, so that the next job of the same script need not name a "
+            "model.",
             details="Write it in place of a model: `#GPUSAGE learn=on` ([capture.md](capture.md)).",
         ),
     },
@@ -304,7 +304,7 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             form="JOB",
             default="none",
             example="1234",
-            help="The job whose own run showed this model. gpusage writes this key; you need not.",
+            help="The jobs whose own runs showed this. gpusage writes this key; you need not.",
         ),
     },
     "accepted": {

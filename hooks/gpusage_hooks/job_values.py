@@ -64,7 +64,7 @@ _ALMOST = 0.9
 _DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _GBIT = re.compile(r" ?(gb/s|gbit/s|gbps)$", re.IGNORECASE)
 BYTES_PER_GBIT = 1e9 / 8
-_JOB_ID = "[A-Za-z0-9_.+-]{1,64}"
+_JOB_ID = "[A-Za-z0-9_.+-]{1,256}"
 _NAME = r"[A-Za-z0-9][\w.:-]{0,63}"
 _SIZES = re.compile(r"[0-9]{1,10}(?:x[0-9]{1,10})*")
 _DURATION = re.compile(rf"({_DECIMAL.pattern})\s*(us|ms|s)")
@@ -117,7 +117,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class JobId(Text):
-    """The number of a job, in its manager's own form."""
+    """The number of a job, in its manager's own form, or of several, with ``+`` between them."""
 
     @property
     def json_schema(self) -> Mapping[str, object]:

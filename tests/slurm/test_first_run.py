@@ -1,16 +1,25 @@
-"""A job that names no model shows it in its own run, and the next one of its script is decided by that."""
+"""A job that names no model is observed in its own run, and what was measured decides the next one of its script."""
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
+import shlex
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from gpusage.store.opening import open_store
+from gpusage_hooks.types import Usage
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.creation import install_plugin
+from observed_programs import CI as WORST
+from observed_programs import PROGRAMS, anonymous, write_program
 from slurm_jobs import GENEROUS, show_job, submit_until, wait_for_state
 from waiting import wait_until
 
@@ -22,7 +31,7 @@ import torch
 from torch import nn
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(8):
+for _ in range(40):
     optimizer.zero_grad()
     model(torch.randn({batch}, 64)).sum().backward()
     optimizer.step()
@@ -32,7 +41,6 @@ SCRIPT = """#!/bin/sh
 #SBATCH --gres=gpu:1
 {directive}
 {python} {program}
-sleep 20
 """
 
 
@@ -40,7 +48,7 @@ sleep 20
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed."""
     with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=slurm_release) as sandbox:
-        install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\n")
+        install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\nleast_sampled_s = 1\n")
         yield sandbox
 
 
@@ -54,12 +62,28 @@ def write_job(folder: Path, directive: str = "#GPUSAGE learn=on", batch: int = 1
 
 
 def run_and_learn(sandbox: Sandbox, script: Path, cache: Path) -> str:
-    """Run a job of *script*, wait for its record below *cache*, and return its number."""
+    """Run a job of *script*, wait for its record below *cache*, put its usage into the store, and return its number."""
     variables = {"XDG_CACHE_HOME": str(cache)}
-    before = set(cache.glob("gpusage/runs/*.card.json"))
     job = sandbox.run("sbatch", "--parsable", str(script), environment=variables).stdout.strip()
-    wait_until(lambda: set(cache.glob("gpusage/runs/*.card.json")) - before, lambda: show_job(sandbox, job))
-    wait_until(lambda: [*cache.glob("gpusage/runs/*[0-9].json")])
+    wait_until(lambda: [*cache.glob(f"gpusage/runs/*/{job}.*.json")], lambda: show_job(sandbox, job))
+    wait_for_state(sandbox, job, "COMPLETED")
+    with closing(open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")) as store:
+        usage = Usage(
+            number="",
+            manager="slurm",
+            job_id=job,
+            user=getpass.getuser(),
+            user_id=str(os.getuid()),
+            gpu="v100-sxm2-16gb",
+            outcome="completed",
+            started_at_s=time.time() - 60,
+            ended_at_s=time.time(),
+            sampled_s=60,
+            alone_s=60,
+            gpu_utilization=0.2,
+            memory_bytes=2 * 10**9,
+        )
+        store.record_usage([usage])
     return job
 
 
@@ -68,16 +92,16 @@ def test_the_second_job_of_a_script_is_decided_by_what_the_first_one_showed(sand
     first = run_and_learn(sandbox, script, cache)
     assert "mps" not in show_job(sandbox, first)["TresPerNode"]
     assert "learn=on: this run shows the model" in sandbox.run("gpusage", "decisions", first).stdout
-    (record,) = cache.glob("gpusage/runs/*[0-9].json")
+    (record,) = cache.glob("gpusage/runs/*/*.json")
     assert record.stat().st_mode & 0o777 == 0o600
-    keys = json.loads(record.read_text())["keys"]
-    values = {name: value for name, (value, _) in keys.items()}
-    assert values == {"batch": "16", "mode": "train", "precision": "fp32", "optimizer": "adamw"}
+    seen = json.loads(record.read_text())
+    assert (seen["job"], seen["calls"][0]["shapes"][0][0]) == (first, [16, 64])
     variables = {"XDG_CACHE_HOME": str(cache)}
     second = submit_until(sandbox, lambda job: "mps" in job.tres, wrap=script, environment=variables)
-    validated = sandbox.run("gpusage", "validate", str(script), environment=variables).stdout
-    assert f"as job {first}'s run showed" in " ".join(validated.split())
-    assert f"as job {first}'s run showed" in sandbox.run("gpusage", "decisions", second.job_id).stdout
+    reason = f"measured on v100-sxm2-16gb in job {first}'s run: busy 20 % (up to 30 %), 1.9 GiB (up to 2.8 GiB)"
+    validated = sandbox.run("gpusage", "validate", "--learned", str(script), environment=variables).stdout
+    assert reason in " ".join(validated.split())
+    assert reason in " ".join(sandbox.run("gpusage", "decisions", second.job_id).stdout.split())
     assert second.shown.get("Comment", "(null)") == "(null)"  # it is the user's
     sandbox.run("scancel", second.job_id)
 
@@ -102,3 +126,22 @@ def test_a_job_that_does_not_ask_for_it_is_not_observed(sandbox: Sandbox, tmp_pa
     job = sandbox.run("sbatch", "--parsable", str(script), environment=variables).stdout.strip()
     wait_for_state(sandbox, job, "COMPLETED")
     assert not cache.exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.one_release
+@pytest.mark.parametrize("name", WORST)
+def test_an_odd_program_ends_as_it_does_without_the_observer(sandbox: Sandbox, tmp_path: Path, name: str) -> None:
+    program, endings = PROGRAMS[name], []
+    for learn in ("off", "on"):
+        folder = tmp_path / "job"
+        write_program(program, folder)
+        script = tmp_path / f"{learn}.sh"
+        words = " ".join(shlex.quote(word) for word in (sys.executable, *program.options, *program.arguments))
+        script.write_text(f"#!/bin/sh\n#SBATCH --gres=gpu:1\n#GPUSAGE learn={learn}\ncd {folder}\n{words} >out 2>err\n")
+        variables = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", **program.variables}
+        job = sandbox.run("sbatch", "--parsable", str(script), environment=variables).stdout.strip()
+        status = wait_for_state(sandbox, job, "COMPLETED", "FAILED")["ExitCode"]
+        endings.append((status, *(anonymous((folder / each).read_text()) for each in ("out", "err"))))
+    assert endings[0] == endings[1]
+    assert program.shows is False or [*tmp_path.glob("cache/gpusage/runs/*/*.json")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -26,11 +27,11 @@ from gpusage.plugins.loading import installed_managers
 from gpusage.policies.share_price import cost
 from gpusage.policies.sharing import SharePrice
 from gpusage.service.configuration_watch import kill_reason
-from gpusage.service.learner import learn_from_store
+from gpusage.service.learner import first_runs_in_store, learn_from_store
 from gpusage.settings.configuration import CaptureMode
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import open_store
-from gpusage_hooks.comment import parse_model
+from gpusage_hooks.comment import parse_first_run, parse_model
 from gpusage_hooks.errors import DeviceError, GpuUsageError, GraphError
 from gpusage_hooks.types import Cluster, Code, DecisionRequest, Submitter
 
@@ -77,11 +78,12 @@ class Validation:
         return tuple(notes)
 
 
-def validate_scripts(
+def validate_scripts(  # noqa: PLR0913 - an option each
     context: click.Context,
     scripts: tuple[Path, ...],
     cluster_file: Path | None,
     manager_name: str | None,
+    arguments: str,
     *,
     uses_learned: bool,
     as_json: bool,
@@ -91,7 +93,9 @@ def validate_scripts(
     advisor = make_advisor().configured(configuration)
     if uses_learned:
         with closing(open_store(configuration.store.url)) as store:
-            learned = learn_from_store(store, configuration.learning, time.time())
+            now_s = time.time()
+            learned = learn_from_store(store, configuration.learning, now_s)
+            learned = replace(learned, first_runs=first_runs_in_store(store, configuration.learning, now_s))
         advisor = replace(advisor, learned=learned)
     read = read_scripts(scripts)
     manager = manager_of(read, installed_managers(), manager_name)
@@ -100,7 +104,8 @@ def validate_scripts(
     history = configuration.learning.history if uses_learned else "off"
     advisor = replace(advisor, enforce_in=configuration.enforce_in, history=history)
     capture = configuration.learning.capture
-    validations = [validate(script, cluster, advisor, capture) for script in read]
+    words = tuple(shlex.split(arguments))
+    validations = [validate(script, cluster, advisor, capture, words) for script in read]
     if as_json:
         tables.print_json(_document(validations, cluster, origin, configuration.mode))
     else:
@@ -123,21 +128,36 @@ def validate_scripts(
     context.exit(1 if any(validation.error for validation in validations) else 0)
 
 
-def validate(script: Script, cluster: Cluster, advisor: Advisor, capture: CaptureMode = "opt-in") -> Validation:
-    """Return what becomes of *script* on *cluster*; *capture* tells which jobs show their models there."""
+def validate(
+    script: Script,
+    cluster: Cluster,
+    advisor: Advisor,
+    capture: CaptureMode = "opt-in",
+    arguments: tuple[str, ...] = (),
+) -> Validation:
+    """Return what becomes of *script* with *arguments* on *cluster*; *capture* tells which jobs show their models."""
     if script.error:
         return Validation(script=script.path, error=script.error)
 
     try:
-        job = advisor.parse(DecisionRequest(manager=cluster.manager, script=script.text, origin=script.path))
+        submission = DecisionRequest(
+            manager=cluster.manager,
+            script=script.text,
+            arguments=arguments,
+            comment=os.environ.get("GPUSAGE_COMMENT", ""),
+            origin=script.path,
+        )
+        job = advisor.parse(submission)
 
         # A job that names no model runs as an earlier run of its script showed.
         job = replace(job, shows_model=job.shows_model and capture != "off")
         is_observed = job.shows_model or capture == "all"
         if job.model_request is None and is_observed and job.run_record:
-            comment = comment_of_run(runs_folder() / job.run_record, advisor.catalogue)
-            if comment:
+            comment = comment_of_run(runs_folder() / job.run_record, advisor.catalogue) or ""
+            first_run = parse_first_run(comment)
+            if comment and not first_run:
                 job = replace(job, model_request=parse_model(comment), shows_model=False)
+            job = replace(job, first_run=first_run)
 
         # What was learned is of a user: the caller submits the script, and a job without a name has its script's.
         submitter = job.submitter

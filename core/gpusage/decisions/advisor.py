@@ -24,7 +24,7 @@ from gpusage.decisions.outcome import Outcome
 from gpusage.decisions.prediction import Predictor, request_with_model_settings, require_answer
 from gpusage.devices.catalogue import Catalogue, site_catalogue
 from gpusage.experience.identity import job_identity
-from gpusage.experience.learned import why_whole
+from gpusage.experience.learned import describe_jobs, why_whole
 from gpusage.experience.unnamed_jobs import BY_HISTORY, NO_GRAPH, estimates_by_gpu, reasons_of
 from gpusage.experience.unnamed_jobs import policy_input as input_by_history
 from gpusage.graphs.reader import folder_rejection
@@ -151,9 +151,9 @@ class Advisor(Predictor):
         if job.submitter is not self.submitter or is_outside:
             mode: SiteMode = "observe" if is_outside else self.mode
             return replace(self, submitter=job.submitter, mode=mode).advise(job, cluster, read_model)
-        request = job.model_request
-        if request is None and self.history != "off" and job.request.gpu_count:
-            return self._advise_by_history(job, cluster)
+        request, measured = job.model_request, self.learned.measured(job.first_run, job.submitter)
+        if request is None and job.request.gpu_count and (measured or self.history != "off"):
+            return self._advise_by_history(job, cluster, measured)
 
         # A graph has the settings of its file, and the job those that its first run showed.
         graph = read_model(job, request) if request is not None and request.enabled else None
@@ -167,7 +167,7 @@ class Advisor(Predictor):
             decision = self.learned.without_failed_slice(decision, graph, job.submitter)
         decision, rendered = self._render(job, decision, cluster)
         if request is not None and request.first_run:
-            decision = replace(decision, reasons=(*decision.reasons, f"as job {request.first_run}'s run showed"))
+            decision = replace(decision, reasons=(*decision.reasons, f"as {describe_jobs(request.first_run)} showed"))
         outcome = Outcome(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=self.mode)
         if request is None or graph is None:
             return outcome
@@ -178,16 +178,14 @@ class Advisor(Predictor):
         outcome = replace(outcome, model=job_identity(NOBODY, graph=graph), predicted_utilization=predicted)
         return outcome.as_advice(self.learned.why_not_enforced(graph, job.submitter, decision))
 
-    def _advise_by_history(self, job: Job, cluster: Cluster) -> Outcome:
-        """Return the outcome of *job*, which names no model: observed only, until its history has earned trust."""
-        decision, history_estimates = self.decide_by_history(job, cluster)
+    def _advise_by_history(self, job: Job, cluster: Cluster, measured: Mapping[str, ObservedFigures]) -> Outcome:
+        """Return the outcome of *job* without a model: what was *measured* counts; history must have earned trust."""
+        decision, estimates = self.decide_by_history(job, cluster, measured)
         decision, rendered = self._render(job, decision, cluster)
-
         why = ""
         if decision.code is Code.REWRITE and self.mode != "observe":
-            may_earn = self.history == "enforce"
-            why = self.learned.trust.why_not(job.submitter.user) if may_earn else OBSERVED_ONLY
-            why = why or why_whole(self.learned.failures, "", job.submitter)
+            earned = self.learned.trust.why_not(job.submitter.user) if self.history == "enforce" else OBSERVED_ONLY
+            why = ("" if measured else earned) or why_whole(self.learned.failures, "", job.submitter)
         reasons = [*decision.reasons, *([why] if why else []), *([SHOWS_MODEL] if job.shows_model else [])]
         return Outcome(
             submission=job.submission,
@@ -196,7 +194,7 @@ class Advisor(Predictor):
             rendered=rendered,
             mode="observe" if why else self.mode,
             model=JobIdentity(),
-            history_estimates=history_estimates,
+            history_estimates={} if measured else estimates,  # trust in history rests on its own estimates
         )
 
     def keep_unchanged(self, submission: DecisionRequest, reason: str, job: Job | None = None) -> Outcome:
@@ -247,8 +245,10 @@ class Advisor(Predictor):
         reasons += [text for text in (evidence, doubt) if text]
         return replace(decision, reasons=tuple(reasons))
 
-    def decide_by_history(self, job: Job, cluster: Cluster) -> tuple[Decision, Mapping[str, ObservedFigures]]:
-        """Return the decision on *job*, which names no model, and its estimates by the name of each GPU.
+    def decide_by_history(
+        self, job: Job, cluster: Cluster, measured: Mapping[str, ObservedFigures] | None = None
+    ) -> tuple[Decision, Mapping[str, ObservedFigures]]:
+        """Return the decision on *job*, which names no model, and its estimates by GPU, or what was *measured*.
 
         Raises:
             PluginError: A plugin breaks the contract.
@@ -260,8 +260,8 @@ class Advisor(Predictor):
         gpus = {pool.gpu: self.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None}
         rows = [*gpus.values()]
         answers = self.hooks.find_observed_figures(NO_GRAPH, Workload(), rows, self.submitter)
-        estimates = estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)
-
+        history = estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)
+        estimates = measured or history
         policy_input = input_by_history(job, cluster, gpus, estimates, self.rules)
         if policy_input is None:
             return _keep_decision(job, *reasons_of(estimates), *request.obstacles), estimates

@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,10 +26,12 @@ from gpusage.experience.trust import NO_TRUST, HistoryTrust
 from gpusage_hooks.types import (
     Code,
     Decision,
+    Figure,
     Interval,
     JobIdentity,
     ModelGraph,
     ModelRequest,
+    ObservedFigures,
     Outcome,
     Submitter,
     Workload,
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 
 CONTRADICTING_RUNS = 5
 """So many runs alone on one whole GPU outweigh the utilization that a user gives."""
+
+FIRST_RUN_MARGINS = (1.5, 1.3, 1.3, 1.15)
+"""How much more the next run of a script may take than any of so many; `history.DEFAULT_MARGINS` has the same."""
 
 FAILED: tuple[Outcome, ...] = ("failed", "out_of_memory")
 REASON = "the last job like it failed in its share of a GPU, so this one has the whole GPU"
@@ -168,9 +173,32 @@ class Finding:
 NO_FINDING = Finding()
 
 
+def describe_jobs(numbers: str) -> str:
+    """Return the runs of jobs, with ``+`` between their *numbers*, for people: ``job 7's run``."""
+    jobs = numbers.split("+")
+    return f"job {jobs[0]}'s run" if len(jobs) == 1 else f"the runs of jobs {', '.join(jobs)}"
+
+
 def run_count(count: int, runs: str) -> str:
     """Return how many runs a figure rests on: ``12 earlier runs``, ``1 earlier run``."""
     return f"{count} {runs if count > 1 else runs.replace('runs', 'run', 1)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRun:
+    """The usage of a run that named no model, alone on a whole GPU.
+
+    Attributes:
+        gpu: By its name of the catalogue.
+        utilization: NVML's mean, 0 to 1.
+        peak_utilization: NVML's of the busiest minute.
+        memory_bytes: Its peak.
+    """
+
+    gpu: str
+    utilization: float
+    peak_utilization: float
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +215,8 @@ class Learned:
         failures: Jobs that failed in their shares, for a reason that nobody knows.
         history: Of jobs that name no model; ``None`` without one.
         trust: In that history.
-        first_runs: GPU utilization of jobs that named no model, by user and number: a
-            decision by a model that the job's own run showed rests on it.
+        first_runs: Figures of jobs that named no model, by user and number: the next jobs of their scripts rest on
+            them.
     """
 
     models: frozenset[Model] = frozenset()
@@ -200,20 +228,43 @@ class Learned:
     failures: Failures = field(default_factory=dict)
     history: History | None = None
     trust: HistoryTrust = NO_TRUST
-    first_runs: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    first_runs: Mapping[tuple[str, str], FirstRun] = field(default_factory=dict)
 
     def with_first_run(self, request: ModelRequest, submitter: Submitter) -> ModelRequest:
-        """Return *request* with the utilization of the run that showed its model, if *submitter*'s node sampled it."""
+        """Return *request* with the utilization of the runs that showed it, if *submitter*'s nodes sampled one."""
         alone = request.workload.alone
-        if not (self.first_runs and request.first_run) or alone.utilization is not None:
+        runs = self._first_runs(request, submitter) if alone.utilization is None else ()
+        if not runs:
             return request
-
-        # A user may name any number; only that user's own runs are under it.
-        utilization = self.first_runs.get((submitter.user, request.first_run))
-        if utilization is None:
-            return request
+        utilization = max(run.utilization for _, run in runs)
         workload = replace(request.workload, alone=replace(alone, utilization=utilization))
         return replace(request, workload=workload)
+
+    def measured(self, request: ModelRequest | None, submitter: Submitter) -> Mapping[str, ObservedFigures]:
+        """Return the figures of the earlier runs that *request* names, on the GPU of the newest; none of other GPUs."""
+        runs = self._first_runs(request, submitter)
+        if request is None or not runs:
+            return {}
+        gpu = runs[0][1].gpu
+        runs = [(job, run) for job, run in runs if run.gpu == gpu]
+        utilizations, memories = ([run.peak_utilization for _, run in runs], [run.memory_bytes for _, run in runs])
+        margin = FIRST_RUN_MARGINS[min(len(runs), len(FIRST_RUN_MARGINS)) - 1]
+
+        step_time_s = request.workload.alone.step_time_s if request.workload.alone.gpu == gpu else None
+        timed = f", {1e3 * step_time_s:.3g} ms a step" if step_time_s else ""
+        source = f"measured on {gpu} in {describe_jobs('+'.join(job for job, _ in runs))}{timed}"
+        busy = Interval(value=max(utilizations), low=min(utilizations), high=min(margin * max(utilizations), 1.0))
+        memory = Interval(value=max(memories), low=min(memories), high=margin * max(memories))
+        figures = (Figure(interval=each, source=source) for each in (busy, memory))
+        return {gpu: ObservedFigures(gpu_utilization=next(figures), memory_bytes=next(figures))}
+
+    def _first_runs(self, request: ModelRequest | None, submitter: Submitter) -> Sequence[tuple[str, FirstRun]]:
+        """Return the runs that *request* names, the newest first."""
+        # A user may name any number; only that user's own runs are under it.
+        if request is None or not self.first_runs:
+            return ()
+        runs = ((job, self.first_runs.get((submitter.user, job))) for job in request.first_run.split("+"))
+        return [(job, run) for job, run in runs if run is not None]
 
     def find(self, graph: ModelGraph, workload: Workload, submitter: Submitter) -> Finding:
         """Return the experience that applies to a job of *submitter*, or `NO_FINDING`."""

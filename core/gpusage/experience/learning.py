@@ -18,9 +18,9 @@ from math import exp, hypot, inf, log, sqrt
 from statistics import median
 from typing import TypeVar
 
-from gpusage.experience.finished_jobs import LEAST_UTILIZATION, own_utilization
+from gpusage.experience.finished_jobs import LEAST_UTILIZATION, SOUND, own_utilization
 from gpusage.experience.identity import LEAST_USERS, MOST_USERS
-from gpusage.experience.learned import ByUser, Experience, FamilyRatio, GpuShare, Key, Learned
+from gpusage.experience.learned import ByUser, Experience, FamilyRatio, FirstRun, GpuShare, Key, Learned
 from gpusage.experience.runs import OUT_OF_MEMORY_MARGIN, WINDOW_RUNS, Run, slowdown
 from gpusage.experience.trust import suspensions
 from gpusage.predictors.intervals import NINETY_PERCENT, clip_to_one
@@ -84,15 +84,22 @@ def learn(runs: Iterable[Run]) -> Learned:
     )
 
 
-def first_run_utilizations(usages: Iterable[Usage], least_s: float) -> Mapping[tuple[str, str], float]:
-    """Return how busy the GPU was in runs alone on whole GPUs, by user and job; *usages* have the newest run first."""
-    utilizations: dict[tuple[str, str], float] = {}
+def first_runs(usages: Iterable[Usage], least_s: float) -> Mapping[tuple[str, str], FirstRun]:
+    """Return the sound runs alone on one whole GPU, by user and job; *usages* have the newest run first."""
+    runs: dict[tuple[str, str], FirstRun] = {}
     for usage in usages:
         # `Allocation()` is a whole GPU, nothing withheld.
-        utilization = own_utilization(usage, least_s) if usage.granted == Allocation() else None
-        if utilization is not None and utilization >= LEAST_UTILIZATION:
-            utilizations.setdefault((usage.user_id or usage.user, usage.job_id), utilization)
-    return utilizations
+        is_whole = usage.granted == Allocation() and (usage.gpu_count or 1) == 1 and usage.outcome in SOUND
+        utilization = own_utilization(usage, least_s) if is_whole else None
+        if utilization is not None and utilization >= LEAST_UTILIZATION and usage.memory_bytes:
+            run = FirstRun(
+                gpu=usage.gpu,
+                utilization=utilization,
+                peak_utilization=min(max(usage.peak_utilization or 0.0, utilization), 1.0),
+                memory_bytes=usage.memory_bytes,
+            )
+            runs.setdefault((usage.user_id or usage.user, usage.job_id), run)
+    return runs
 
 
 def _grouped(runs: Iterable[Run], key_of: Callable[[Run], Key]) -> Mapping[Key, list[Run]]:

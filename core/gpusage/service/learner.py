@@ -19,8 +19,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from gpusage.experience.history import History, read_history
-from gpusage.experience.learned import NOTHING_LEARNED, Learned, failures_of
-from gpusage.experience.learning import first_run_utilizations, learn
+from gpusage.experience.learned import NOTHING_LEARNED, FirstRun, Learned, failures_of
+from gpusage.experience.learning import first_runs, learn
 from gpusage.experience.runs import model_runs
 from gpusage.experience.trust import history_checks, history_trust
 from gpusage.service.periodic_task import PeriodicTask
@@ -74,8 +74,8 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
 
 def first_runs_in_store(
     store: DecisionStore, settings: LearningSettings, now_s: float
-) -> Mapping[tuple[str, str], float]:
-    """Return the utilization of the newest runs in *store* of jobs that named no model.
+) -> Mapping[tuple[str, str], FirstRun]:
+    """Return the newest runs in *store* of jobs that named no model.
 
     Raises:
         StoreError: It cannot be read.
@@ -86,7 +86,7 @@ def first_runs_in_store(
     newest = store.evidence(FIRST_RUNS_PER_USER, query)
     # A job that named its model is decided by that.
     unnamed = (each.usage for each in newest if each.decision is None or each.decision.model is None)
-    return first_run_utilizations(unnamed, settings.least_sampled_s)
+    return first_runs(unnamed, settings.least_sampled_s)
 
 
 @lru_cache(maxsize=1)

@@ -130,6 +130,8 @@ class DecisionRequest:
         manager: The workload manager's name, as in `Manager`.
         fields: The job's fields in the manager's own words.
         script: The job script's text, where that is all there is (offline validation).
+        arguments: Of this script, as its submitter writes them behind its name.
+        comment: The submitter's variable ``GPUSAGE_COMMENT``, beside a script; other submissions have it in `fields`.
         origin: For people: a script's path, or ``uid 1000``.
         until_s: When the client of gpusaged gives up, in seconds since 1970; ``None`` where it does not say.
         first_by_s: When it gives up unless a first byte has come; ``None`` where it does not wait for one.
@@ -139,6 +141,8 @@ class DecisionRequest:
     manager: str
     fields: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     script: str | None = None
+    arguments: tuple[str, ...] = ()
+    comment: str = ""
     origin: str = ""
     until_s: float | None = None
     first_by_s: float | None = None
@@ -257,8 +261,9 @@ class Job:
         caveat: What may turn out otherwise when the job is submitted, as one sentence; for offline validation.
         submitter: Who submits it.
         dry_run: Nothing is submitted: its user only asks what would become of it. It is answered, not recorded.
-        shows_model: It names no model, and its run shows it, as its user asks by ``learn=on``.
-        run_record: Name of what an earlier run of this script showed, in its user's folder of such records; for offline
+        shows_model: It names no model, and its run is observed, as its user asks by ``learn=on``.
+        first_run: Earlier runs of its script, which were observed: a request without a model. ``None`` without any.
+        run_record: Name of what earlier runs of this script showed, in its user's folder of such records; for offline
             validation. Empty where the user says ``learn=off``.
     """
 
@@ -272,6 +277,7 @@ class Job:
     submitter: Submitter = Submitter()
     dry_run: bool = False
     shows_model: bool = False
+    first_run: ModelRequest | None = None
     run_record: str = ""
 
 

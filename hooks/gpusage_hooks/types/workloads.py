@@ -216,7 +216,7 @@ class ModelRequest:
     Attributes:
         named: The keys that the user wrote, ``precision`` among them or not.
         assumed: What the user left out and a prediction depends on most, as ``batch=1``, for people.
-        first_run: The job whose own run showed all of this; empty if a person wrote it.
+        first_run: The jobs whose own runs showed all of this, with ``+`` between them; empty if a person wrote it.
     """
 
     model: str

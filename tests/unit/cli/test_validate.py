@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -13,16 +12,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from gpusage.capture.captured import check_record
 from gpusage.cli import main
-from gpusage.cli.cards.first_run import runs_folder
+from gpusage.cli.cards.first_run import keep_card, runs_folder, runs_of_job
 from gpusage.cli.scripts import MAXIMUM_SCRIPT_BYTES, read_script
 from gpusage.decisions.advisor import make_advisor
 from gpusage.experience.identity import job_identity
-from gpusage.graphs.card.text import write_file
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Allocation, Submitter, Workload
 from gpusage_slurm.submission.script import run_record
+from recorded_runs import write_run
 from records import RECORD, USAGE
 
 MODEL = Path(__file__).parents[3] / "examples" / "models" / "dlrm.onnx"
@@ -87,19 +87,26 @@ def test_the_next_job_of_a_script_is_decided_by_what_its_run_showed_as_sbatch_de
         file.write(f'[learning]\ncapture = "{capture}"\n')
     script = f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{directive}\npython train.py\n"
     record = runs_folder() / run_record(script, "")
-    record.parent.mkdir(parents=True)
-    write_file(make_advisor().read(str(MODEL)), record.with_name(f"{record.name}.card.json"))
-    Path("train.py").write_text("print()")
-    keys = {"batch": ["8", "seen"], "mode": ["infer", "seen"]}
-    program = {"program": str(tmp_path / "train.py"), "program_digest": hashlib.sha256(b"print()").hexdigest()}
-    document = {"job": "1234", "keys": keys, "modules": [["Dlrm", 10]], **program}
-    record.with_name(f"{record.name}.json").write_text(json.dumps(document))
+    write_run(record, "1234", Path("train.py"))
+    (run,) = runs_of_job("1234")
+    keys = {"batch": ("8", "seen"), "mode": ("infer", "seen")}
+    captured = check_record({"keys": keys, "modules": [["Dlrm", 10]]})
+    keep_card(run, captured, make_advisor().read(str(MODEL)))
     (shown,) = json.loads(_validate(script, "--json").stdout)["decisions"]
     assert ("as job 1234's run showed" in shown["reasons"], shown["code"] == "REWRITE") == (is_by_run, is_by_run)
     assert any(price["taken"] for price in shown["prices"]) is is_by_run
     Path("train.py").write_text("print(1)")
     (stale,) = json.loads(_validate(script, "--json").stdout)["decisions"]
     assert "as job 1234's run showed" not in stale["reasons"]
+
+
+def test_the_user_s_variable_counts_as_for_sbatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a comment, before the lines of the script."""
+    Path("r.onnx").write_bytes(MODEL.read_bytes())
+    monkeypatch.setenv("GPUSAGE_COMMENT", "model=r.onnx,batch=8,mode=infer,utilization=30")
+    lines = SILENT.replace("srun", "#GPUSAGE model=absent.onnx\nsrun")
+    shown = json.loads(_validate(SILENT.replace(":2", ":1"), lines.replace(":2", ":1"), OFF, "--json").stdout)
+    assert [decision["code"] for decision in shown["decisions"]] == ["REWRITE", "REWRITE", "DECLINE"]
 
 
 @pytest.mark.parametrize(("script", "subject"), [(TYPO, "Key 'bach'"), (ABSENT, "Model 'absent.onnx'")])

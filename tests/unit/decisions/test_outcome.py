@@ -12,12 +12,21 @@ from gpusage.cli.scripts import read_scripts
 from gpusage.cli.validate import validate
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import Outcome
-from gpusage.experience.learned import Learned
+from gpusage.experience.learned import FirstRun, Learned, with_failures
 from gpusage.graphs.card.text import decode, encode
 from gpusage.service.engine import DecidedResponse, DecisionEngine, Exchange
 from gpusage.service.snapshots import Snapshot
 from gpusage.settings.configuration import Configuration, SiteMode
-from gpusage_hooks.types import Cluster, Code, DecisionRecord, DecisionRequest, GpuPool, GpuRequest, ModelGraph
+from gpusage_hooks.types import (
+    Cluster,
+    Code,
+    DecisionRecord,
+    DecisionRequest,
+    GpuPool,
+    GpuRequest,
+    JobIdentity,
+    ModelGraph,
+)
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, build_cluster, read_snapshot
 from gpusage_yarn.submission.command import site_advisor
 from gpusage_yarn.submission.planning import PlannedSubmission, plan_submission
@@ -32,6 +41,7 @@ SLURM = Cluster(
 )
 VIEW = read_snapshot(json.loads((ROOT / "tests/golden/yarn/3.4.2.json").read_text()).get)
 VOLTA = replace(VIEW, nodes=tuple(node for node in VIEW.nodes if node.label == "v100"))
+SHOWED = FirstRun(gpu="v100-sxm2-16gb", utilization=0.2, peak_utilization=0.31, memory_bytes=2 * 10**9)
 SIZE = ContainerSize(memory_mib=4096, vcores=1)
 
 
@@ -204,14 +214,59 @@ def test_partitions_in_which_a_site_would_enforce_change_no_other_mode(
 
 @pytest.mark.parametrize(
     ("user", "known", "utilization"),
-    [("1000", "", 0.31), ("1001", "", None), ("1000", ",utilization=80", 0.8)],
+    [("1000", "", 0.2), ("1001", "", None), ("1000", ",utilization=80", 0.8)],
 )
 def test_a_job_that_its_own_run_showed_is_decided_with_the_utilization_of_that_run(
     advisor: Advisor, card: str, user: str, known: str, utilization: float | None
 ) -> None:
-    advisor = replace(advisor, learned=Learned(first_runs={("1000", "7"): 0.31}))
+    advisor = replace(advisor, learned=Learned(first_runs={("1000", "7"): SHOWED}))
     fields = {"comment": f"{COMMENT},first_run=7{known}", "tres_per_node": "gres:gpu:1", "script": "1", "het": "0"}
     record = recorded(ruled(advisor, "slurm", user_id=user, card=card, **fields).outcome)
     assert record.workload is not None
     assert record.workload.alone.utilization == utilization
     assert any("as job 7's run showed" in reason for reason in record.decision.reasons)
+
+
+FIRST_RUN = "learn=on,first_run=7,step_time=31ms@v100-sxm2-16gb"
+MEASURED = "measured on v100-sxm2-16gb in job 7's run, 31 ms a step: busy 31 % (up to 46 %), 1.9 GiB (up to 2.8 GiB)"
+
+
+@pytest.mark.parametrize(
+    ("user", "comment", "gpu", "code", "reason"),
+    [
+        ("1000", FIRST_RUN, "v100", Code.REWRITE, MEASURED),
+        ("1000", "learn=on,first_run=9+7", "v100", Code.REWRITE, MEASURED.replace(", 31 ms a step", "")),
+        ("1000", "learn=on,first_run=8+7", "v100", Code.REWRITE, "in the runs of jobs 8, 7: busy 40 % (up to 52 %)"),
+        ("1001", FIRST_RUN, "v100", Code.KEEP, "learn=on: this run shows the model"),  # another user's number
+        ("1000", FIRST_RUN, "a100", Code.KEEP, "measured on v100-sxm2-16gb in job 7's run"),
+        ("1002", FIRST_RUN, "v100", Code.KEEP, "the last job like it failed in its share of a GPU"),
+        (
+            "1000",
+            f"{FIRST_RUN},batch=8",
+            "v100",
+            Code.KEEP,
+            "learn=on: this run shows the model",
+        ),
+    ],
+)
+def test_the_next_job_of_a_script_is_decided_by_what_was_measured_of_its_runs(
+    advisor: Advisor, user: str, comment: str, gpu: str, code: Code, reason: str
+) -> None:
+    runs = {("1000", "7"): SHOWED, ("1000", "8"): replace(SHOWED, peak_utilization=0.4), ("1002", "7"): SHOWED}
+    failures = with_failures({}, [JobIdentity(user="1002", job_name="train", script_digest="1")])
+    advisor = replace(advisor, learned=Learned(first_runs=runs, failures=failures))
+    script = {"tres_per_node": "gres:gpu:1", "script": "1", "het": "0", "name": "train", "script_digest": "1"}
+    fields = {**script, "script_comment": "learn=on", "variable_comment": comment, "shows_model": "1", "user_id": user}
+    job = advisor.parse(DecisionRequest(manager="slurm", fields=fields, origin="ada"))
+    cluster = replace(SLURM, pools=(replace(SLURM.pools[0], gpu=gpu, site_type=gpu),))
+    outcome = advisor.advise(job, cluster, lambda *_: None)
+    assert outcome.applied_code is code
+    assert any(reason in each for each in outcome.decision.reasons), outcome.decision.reasons
+
+
+def test_what_was_measured_of_one_gpu_type_is_no_reason_where_the_job_may_get_another(advisor: Advisor) -> None:
+    advisor = replace(advisor, learned=Learned(first_runs={("1000", "7"): SHOWED}))
+    fields = {"variable_comment": FIRST_RUN, "tres_per_node": "gres:gpu:1", "script": "1", "user_id": "1000"}
+    job = advisor.parse(DecisionRequest(manager="slurm", fields=fields, origin="ada"))
+    both = replace(SLURM, pools=(*SLURM.pools, replace(SLURM.pools[0], gpu="a100", site_type="a100")))
+    assert advisor.advise(job, both, lambda *_: None).applied_code is Code.KEEP

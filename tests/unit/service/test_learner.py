@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.experience.history import History, write_history
-from gpusage.experience.learned import Learned
+from gpusage.experience.learned import FirstRun, Learned
 from gpusage.service import learner
 from gpusage.settings.configuration import Configuration, LearningSettings, StoreSettings
 from gpusage.store.opening import open_store
@@ -20,6 +20,7 @@ from records import RECORD, USAGE
 
 UNMARKED = replace(USAGE, number="", user_id="1000", granted=Allocation(), alone_s=USAGE.sampled_s)
 """The run of a job that named no model, alone on a whole GPU."""
+SHOWED = FirstRun(gpu=USAGE.gpu, utilization=0.31, peak_utilization=0.31, memory_bytes=UNMARKED.memory_bytes or 0)
 NOW_S = USAGE.ended_at_s + 60.0
 
 
@@ -39,7 +40,7 @@ def test_the_file_of_history_is_read_once_and_again_when_it_was_written(
     assert reads == [path, path]
 
 
-def test_the_utilization_of_a_run_without_a_model_is_known_by_its_user_and_number(tmp_path: Path) -> None:
+def test_a_sound_run_without_a_model_is_known_by_its_user_and_number(tmp_path: Path) -> None:
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
         store.record_all([replace(RECORD, number=USAGE.number)])
         store.record_usage(
@@ -49,11 +50,15 @@ def test_the_utilization_of_a_run_without_a_model_is_known_by_its_user_and_numbe
                 replace(UNMARKED, job_id="9", granted=replace(UNMARKED.granted, share_percent=50)),
                 replace(UNMARKED, job_id="10", alone_s=0.0),
                 replace(UNMARKED, job_id="11", sampled_s=10.0, alone_s=10.0),
+                replace(UNMARKED, job_id="13", outcome="failed"),
+                replace(UNMARKED, job_id="14", gpu_count=2),
+                replace(UNMARKED, job_id="15", memory_bytes=None),
                 replace(UNMARKED, job_id="12", user_id="1001", gpu_utilization=0.9),
             ]
         )
         known = learner.first_runs_in_store(store, LearningSettings(), NOW_S)
-        assert known == {("1000", "7"): 0.31, ("1001", "12"): 0.9}
+        busy = replace(SHOWED, utilization=0.9, peak_utilization=0.9)
+        assert known == {("1000", "7"): SHOWED, ("1001", "12"): busy}
         assert learner.first_runs_in_store(store, LearningSettings(capture="off"), NOW_S) == {}
 
 
@@ -68,7 +73,7 @@ def test_no_users_many_runs_displace_the_first_run_of_another(tmp_path: Path) ->
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
         store.record_usage([replace(UNMARKED, user="bob", user_id="1001"), *flood])
         known = learner.first_runs_in_store(store, LearningSettings(), NOW_S)
-    assert known["1001", "7"] == 0.31
+    assert known["1001", "7"] == SHOWED
     assert len(known) == 1 + learner.FIRST_RUNS_PER_USER
 
 
@@ -81,4 +86,4 @@ def test_a_run_without_a_model_is_published_at_once_and_nothing_twice(tmp_path: 
         store.record_usage([replace(UNMARKED, started_at_s=time.time() - 3600.0, ended_at_s=time.time())])
     task.run_once()
     task.run_once()
-    assert [each.first_runs for each in published] == [{}, {("1000", "7"): 0.31}]
+    assert [each.first_runs for each in published] == [{}, {("1000", "7"): SHOWED}]

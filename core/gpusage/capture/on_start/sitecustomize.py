@@ -1,98 +1,86 @@
 """Python runs this as it starts in a job that shows gpusage its model: this folder is the first of its PYTHONPATH.
 
 The site's or the user's own `sitecustomize` runs next, as if this file were not there. Nothing else happens until the
-program imports PyTorch, and then only if it is the first of its processes. Every Python of the job runs this file, so
-that it imports little, and even Python 2 must be able to read it: no annotations.
+program imports PyTorch; then `observer.py` beside it is loaded by its path, under no name. Every Python of the job runs
+this file, so that it imports nothing that Python has not imported by itself, and even Python 2 must be able to read it:
+no annotations.
 """
 
 import os
 import sys
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
-_PACKAGES_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(_FOLDER)))
-_CHECKOUT = os.path.dirname(_PACKAGES_FOLDER)
 
 
-class _Loader(object):
-    """Loads PyTorch as its own loader does; then the observation begins."""
+def _watched_class(finder):
+    """Return the class of a spec that tells of its module's import by what the import system sets before and after."""
+    bootstrap, external = sys.modules["_frozen_importlib"], sys.modules["_frozen_importlib_external"]
+    observer = type(sys)("observer")
 
-    def __init__(self, finder, loader):
-        self._finder, self._loader = finder, loader
+    class Watched(bootstrap.ModuleSpec):
+        """No frame of ours is around the import, so none is in its tracebacks."""
 
-    def __getattr__(self, name):
-        return getattr(self._loader, name)
+        begin = None
 
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
+        @property
+        def _initializing(self):
+            return self.__dict__.get("_initializing", False)
 
-    def exec_module(self, module):
-        # Nothing of ours stays, so that the program finds Python as it expects it.
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
-        module.__loader__ = module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        try:
-            _observe()
-        except Exception:  # the program must not notice
-            pass
+        @_initializing.setter
+        def _initializing(self, is_begin):
+            self.__dict__["_initializing"] = is_begin
+            try:
+                self._observe(is_begin)
+            except BaseException as error:  # the program must not notice; a handler of its signals may have raised
+                if getattr(observer, "is_of_signal", bool)(error):
+                    raise
+
+        def _observe(self, is_begin):
+            if is_begin:
+                # Some libraries look for PyTorch and do not import it, so the finder stays until now.
+                sys.meta_path.remove(finder)
+                path = os.path.join(_FOLDER, "observer.py")
+                external.SourceFileLoader("observer", path).exec_module(observer)
+                self.begin = observer.observe(os.environ["GPUSAGE_LEARN"], _FOLDER)
+                return
+            self.__class__ = bootstrap.ModuleSpec
+            begin = self.__dict__.pop("begin", None)
+            if begin and self.name in sys.modules:
+                begin(sys.modules[self.name])
+
+    return Watched
 
 
-class _TorchFinder(object):
-    """Finds PyTorch by the other finders. Some libraries look for it and do not import it, so it stays until then."""
+class _Finder(object):
+    """Finds PyTorch by the other finders, and lets its spec be watched."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
             return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)  # old ones have none
-            spec = find(name, path, target) if find and finder is not self else None
+        for other in list(sys.meta_path):
+            find = getattr(other, "find_spec", None)  # old ones have none
+            spec = find(name, path, target) if find and other is not self else None
             if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(self, spec.loader)
+                if type(spec) is sys.modules["_frozen_importlib"].ModuleSpec:
+                    spec.__class__ = _watched_class(self)
                 return spec
         return None
 
 
-class _PackageFinder(object):
-    """Finds our packages where Python finds none of that name."""
-
-    def find_spec(self, name, _path=None, _target=None):
-        if name not in ("gpusage", "gpusage_hooks", "pluggy"):
-            return None
-        import importlib.util
-
-        for root in (_PACKAGES_FOLDER, os.path.join(_CHECKOUT, "hooks")):
-            start = os.path.join(root, name, "__init__.py")
-            if os.path.exists(start):
-                folders = [os.path.dirname(start)]
-                return importlib.util.spec_from_file_location(name, start, submodule_search_locations=folders)
-        return None
-
-
-def _observe():
-    finder = _PackageFinder()
-    sys.meta_path.append(finder)
-    from gpusage.capture.inside.first_run import observe
-
-    observe(os.environ["GPUSAGE_LEARN"], lambda: sys.meta_path.remove(finder))
-
-
 def _run_next():
-    """Run the `sitecustomize` that would have run without this folder."""
-    # Our folder is off the path now, so the same name finds the next one.
+    """Run the `sitecustomize` that would have run without this folder; without one, be none either.
+
+    Raises:
+        ImportError: There is none. Python takes this file for none, and keeps nothing of it.
+    """
+    # Our folder is off the path now, so the same name finds the next one. Python 2 clears a module that nobody holds.
     ours = sys.modules.pop(__name__)
-    try:
-        __import__(__name__)
-    except ImportError as error:
-        if getattr(error, "name", __name__) != __name__:
-            raise
-    finally:
-        sys.modules.setdefault(__name__, ours)
+    __import__(__name__)
+    del ours
 
 
 sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _FOLDER]
-# The first process of a container becomes the parent of every orphan, and would find our fork as a child.
-_IS_FIRST = os.environ.get("RANK", "0") == "0" and os.getpid() != 1
-if sys.version_info >= (3, 8) and os.environ.get("GPUSAGE_LEARN") and _IS_FIRST:
-    sys.meta_path.insert(0, _TorchFinder())
+sys.path_importer_cache.pop(_FOLDER, None)
+if sys.version_info >= (3, 8) and os.environ.get("GPUSAGE_LEARN") and os.environ.get("RANK", "0") == "0":
+    sys.meta_path.insert(0, _Finder())
 _run_next()

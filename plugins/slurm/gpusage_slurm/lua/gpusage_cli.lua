@@ -1,7 +1,7 @@
 -- gpusage in cli_filter.lua: runs as the user inside sbatch and srun; Lua 5.1 to 5.4, Slurm 22.05 to 26.05.
 --
 -- sbatch: lets `gpusage job-card` read the model that the comment names, and puts the card into the job's environment.
--- If the comment names no model, an earlier run of the same script may have shown one (gpusage.capture.inside.first_run).
+-- If the comment names no model, earlier runs of the same script may decide (gpusage/capture/on_start).
 -- srun inside a job that holds a share instead of a GPU: asks for the share when the script asks for the GPU.
 -- Whatever goes wrong, the command goes on as the user wrote it.
 
@@ -52,15 +52,15 @@ local function gpusage_directives(script)
   return script:find("#GPUSAGE", 1, true) and require("gpusage_request").gpusage_directives(script) or ""
 end
 
--- Return whether `path` is a plain file: to open a FIFO would wait for a writer.
-local function is_plain(path)
+-- Return whether `path` is a plain file, because to open a FIFO would wait for a writer; with `kind` "d", whether it is a folder.
+local function is_there(path, kind)
   local is_installed, stat = pcall(require, "posix.sys.stat")
   if not is_installed then
-    local status = os.execute("test -f " .. M.quoted(path)) -- true since Lua 5.2, 0 before
+    local status = os.execute("test -" .. (kind or "f") .. " " .. M.quoted(path)) -- true since Lua 5.2, 0 before
     return status == true or status == 0
   end
   local status = stat.stat(path)
-  return status ~= nil and stat.S_ISREG(status.st_mode) ~= 0
+  return status ~= nil and stat[kind and "S_ISDIR" or "S_ISREG"](status.st_mode) ~= 0
 end
 
 -- Return the words of the command line from the script on, or an empty table.
@@ -75,7 +75,7 @@ end
 -- Return the head of the script that sbatch was called with, or "": it may come by a pipe, which only sbatch may read.
 local function script_head(options)
   local path = script_words(options)[1]
-  local is_read = type(path) == "string" and read(options, "wrap") == "" and is_plain(path)
+  local is_read = type(path) == "string" and read(options, "wrap") == "" and is_there(path)
   local file = is_read and io.open(path, "r") or nil
   if not file then return "" end
   local text = file:read(MAXIMUM_HEAD_BYTES) or ""
@@ -108,7 +108,7 @@ function M.model_request(options, script)
   return words ~= "" and not is_only_learn(words) and words or nil
 end
 
--- Return the path, less its suffix, of what a run of this script and its arguments shows, or nil if no run may show it.
+-- Return the folder of what runs of this script and its arguments show, or nil if no run may show it.
 function M.run_record(options, script)
   local wrapped = read(options, "wrap")
   local text = wrapped ~= "" and wrapped or script
@@ -144,10 +144,10 @@ function M.card(comment, folder)
   return M.job_card("-- " .. M.quoted(comment), folder)
 end
 
--- Return the comment that the record of an earlier run makes, and the card of its model or why there is none; nil if the
--- record no longer holds.
+-- Return the comment that the records of earlier runs make, and the card of their model or why there is none; nil if they no
+-- longer hold.
 function M.first_run(record)
-  if not is_plain(record .. ".json") then return nil end
+  if not is_there(record, "d") then return nil end
   local card, comment = M.job_card("--first-run " .. M.quoted(record), "")
   if comment and comment ~= "" then return comment, card end
 end

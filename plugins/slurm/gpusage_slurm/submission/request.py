@@ -17,8 +17,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpusage.graphs.card.error import ERROR_MARK, decode_error
-from gpusage_hooks.comment import MODEL_NAMES, is_model_path, parse_comment, parse_learn
-from gpusage_hooks.types import OF_USER, DecisionRequest, GpuRequest, Job, Submitter
+from gpusage_hooks.comment import MODEL_NAMES, is_model_path, parse_comment, parse_first_run, parse_learn
+from gpusage_hooks.types import OF_USER, DecisionRequest, GpuRequest, Job, ModelRequest, Submitter
 from gpusage_hooks.units import MIB
 from gpusage_slurm.submission.deadline import seconds_left
 from gpusage_slurm.submission.script import read_script, run_record
@@ -94,7 +94,8 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
         RequestError: The comment is addressed to us and malformed, or its deadline is over.
     """
     script = submission.script
-    fields = {**read_script(script), **submission.fields} if script else submission.fields
+    offline = {"variable_comment": submission.comment, **read_script(script)} if script else {}
+    fields = {**offline, **submission.fields}
 
     for channel in _CHANNELS:
         text = fields.get(channel, "")
@@ -120,10 +121,16 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
         card_trouble=None if fits else _missing_card_reason(fields),
         submitter=Submitter(fields=fields, user_field="user_id", job_name_field="name"),
         dry_run=fields.get("dry_run") == "1",
+        first_run=None if model_request else _first_run(fields),
         shows_model=fields.get("shows_model") == "1" and bool(_learn_switch(fields)),
-        run_record=run_record(script or "", fields.get("work_dir", "")) if is_recorded else "",
+        run_record=run_record(script or "", fields.get("work_dir", ""), submission.arguments) if is_recorded else "",
         caveat=_CAVEAT.format(fields["export"]) if script and not _exports_all(fields) else None,
     )
+
+
+def _first_run(fields: Mapping[str, str]) -> ModelRequest | None:
+    """Return what earlier runs of the script showed, as the submission client found it."""
+    return next(filter(None, (parse_first_run(fields.get(channel, "")) for channel in _CHANNELS)), None)
 
 
 def _learn_switch(fields: Mapping[str, str]) -> bool | None:

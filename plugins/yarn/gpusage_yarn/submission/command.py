@@ -13,6 +13,7 @@ import click
 
 from gpusage.cli import documents, options, tables
 from gpusage.cli.cards.cached_advisor import with_cache
+from gpusage.cli.cards.first_run import learned_of_first_runs
 from gpusage.cli.cards.job_card import card_of
 from gpusage.decisions.advisor import Advisor, advisor
 from gpusage.graphs.card.text import decode
@@ -151,7 +152,10 @@ def _prepare_application(
         why = "the node says which GPU a container has, and how much of it"
         notes.insert(0, f"--env {', '.join(ours)} is left out: {why}")
     advised = advisor().configured(configuration)
-    planned = _decide(site_advisor(advised, configuration), model_request, submit_options, manager.user, snapshot)
+    deciding = site_advisor(advised, configuration)
+    if model_request is not None and model_request.first_run:
+        deciding = replace(deciding, learned=learned_of_first_runs(configuration))
+    planned = _decide(deciding, model_request, submit_options, manager.user, snapshot)
     share = configuration.of_manager(YarnSettings).share_resource
     require_queue_limit(snapshot, Requirements(share=share, queue=submit_options.queue), planned.plan.share)
 
@@ -243,8 +247,11 @@ def _decide(
         "rescue": str(int(submit_options.rescue)),
     }
     job = advisor.parse(DecisionRequest(manager=MANAGER, fields=fields, origin=user))
+    first_run = None
+    if model_request is not None and not model_request.model:
+        model_request, first_run = None, model_request
     shows_model = model_request is None and bool(submit_options.learns)
-    job = replace(job, model_request=model_request, shows_model=shows_model)
+    job = replace(job, model_request=model_request, first_run=first_run, shows_model=shows_model)
 
     card = card_of(model_request) if model_request else ""
     advisor = with_cache(advisor, card)

@@ -16,7 +16,7 @@ from pathlib import Path
 from gpusage.capture import ON_START
 from gpusage.cli.cards.first_run import comment_of_run, runs_folder
 from gpusage.settings.configuration import CaptureMode
-from gpusage_hooks.comment import parse_model
+from gpusage_hooks.comment import parse_first_run, parse_model
 from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import ModelRequest
 
@@ -25,7 +25,7 @@ _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+")
 
 
 def record_of(line: str, files: Sequence[Path], mode: CaptureMode, *, learns: bool | None) -> Path | None:
-    """Return where a run of the command *line* with *files* writes its record; ``None`` if it may write none.
+    """Return the folder where runs of the command *line* with *files* write; ``None`` if they may not.
 
     Args:
         line: As bash reads it.
@@ -47,13 +47,12 @@ def record_of(line: str, files: Sequence[Path], mode: CaptureMode, *, learns: bo
 
 
 def request_of(record: Path, files: Sequence[Path], catalogue: GpuCatalogue) -> ModelRequest | None:
-    """Return the model request by an earlier run's record; ``None`` if there is none, or it no longer holds."""
+    """Return the request by earlier runs, maybe without a model; ``None`` if there are none, or they no longer hold."""
     comment = comment_of_run(record, catalogue, {path.name: path for path in files})
     if not comment:
         return None
-    request = parse_model(comment)
-    container = _CONTAINER.fullmatch(request.first_run)
-    return replace(request, first_run=f"application_{container[1]}") if container else request
+    request = parse_first_run(comment) or parse_model(comment)
+    return replace(request, first_run=_CONTAINER.sub(r"application_\1", request.first_run))
 
 
 def with_observation(variables: Sequence[tuple[str, str]], record: Path) -> tuple[tuple[str, str], ...]:
