@@ -202,10 +202,10 @@ def slices() -> None:
 def simulate() -> None:
     """Simulate each policy on the same jobs, and show makespan, waits, utilization and broken promises side by side.
 
-    Policies: 'slots', whole GPUs; 'price', what gpusage decides; 'price-online', where each job also prefers a
-    GPU type when it comes; 'packing', first fit decreasing on predicted
-    utilization, 'packing-observed' on true ones, 'reactive' after a minute of profiling; 'sets', where a job
-    joins those to whose throughput it adds most. The formats of --jobs are in lab/docs/simulator.md.
+    Policies: 'slots', whole GPUs; 'price-online', what gpusaged decides when a job comes, by the room that there is;
+    'price', what it decides on an empty cluster; 'packing', first fit decreasing on predicted utilization,
+    'packing-observed' on true ones, 'reactive' after a minute of profiling; 'sets', where a job joins those to whose
+    throughput it adds most. The formats of --jobs are in lab/docs/simulator.md.
 
     Orders: 'fifo', the oldest job; 'easy', where others overtake that do not delay it; 'sjf', the shortest; 'srtf',
     the one with the least left; 'las', Tiresias' two queues; 'max-min', fair shares by user;

@@ -22,6 +22,7 @@ import pytest
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, open_sandbox, parse_nodes, start_sandbox
+from gpusage_slurm.usage.node import usage_folder
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -229,7 +230,9 @@ def test_whoever_tries_gpusage_there_gets_a_report_with_figures(short_path: Path
 
     wait_until(lambda: used_hours() > 0)
     assert "memory limited by none" in gpusage_sandbox("shell", "--", "gpusage", "slurm", "status", folder=folder)
+    assert [*usage_folder().glob("s.t4-1.*")] != []
     gpusage_sandbox("down", folder=folder)
+    assert [*usage_folder().glob("s.t4-1.*")] == []
 
 
 def gpusage_sandbox(action: str, *arguments: str, folder: Path) -> str:

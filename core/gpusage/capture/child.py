@@ -32,8 +32,6 @@ GRACE_S = 20.0
 _PAUSE_S = 0.2
 _TAIL_LINES = 15
 _STAGE_LENGTH = 60
-_READS = 100
-"""Of a program's input that find its end; a later one waits."""
 _PACKAGES = ("gpusage", "gpusage_hooks", "pluggy")
 # Gives the user's Python our packages and nothing else of our Python's folders.
 _BOOTSTRAP = """
@@ -110,7 +108,7 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
     receiver, sender = os.pipe()
     terminal, stdin = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    os.write(terminal, b"\x04" * _READS)
+    os.write(terminal, b"\x04" * 100)  # the ends that so many reads find; a later one waits
     with tempfile.TemporaryFile() as output, os.fdopen(receiver, "rb", buffering=0) as pipe:
         try:
             child = subprocess.Popen(

@@ -31,11 +31,13 @@ from gpusage.capture.programs import (
 from gpusage.cli import tables
 from gpusage.cli.cards.cache import make_own_folder, user_cache
 from gpusage.cli.cards.card import summarize
+from gpusage.cli.cards.first_run import RecordedRun, keep_card, runs_folder, runs_of_job
 from gpusage.cli.scripts import manager_of, read_script, read_scripts
 from gpusage.graphs.card.text import encode, to_document, write_file
 from gpusage.graphs.reader import CARD_SUFFIX
 from gpusage.plugins.loading import installed_managers
 from gpusage_hooks.errors import GraphError, RequestError
+from gpusage_hooks.types import ModelGraph
 
 SCHEMA = "gpusage.capture/1"
 MAXIMUM_CARDS = 200
@@ -61,13 +63,14 @@ ENDINGS: Mapping[str, str] = {
 }
 
 
-def capture(  # noqa: PLR0913 - an option each
+def capture(  # noqa: PLR0913, PLR0917 - an option each
     context: click.Context,
     command: tuple[str, ...],
     line: str | None,
     output: Path | None,
     gpu_count: int | None,
     time_s: float,
+    job_id: str | None,
     *,
     has_network: bool,
     runs_here: bool,
@@ -78,8 +81,9 @@ def capture(  # noqa: PLR0913 - an option each
     if output is not None and not output.name.endswith(CARD_SUFFIX):
         message = f"Output {output.name!r} must end with {CARD_SUFFIX!r}, by which a card is known. Rename it."
         raise click.UsageError(message, context)
-    if bool(command) == bool(line):
-        message = "Capture must have one program: a job script, a command line after '--', or --shell; got none or two."
+    if [bool(command), bool(line), bool(job_id)].count(True) != 1 or (submits and job_id):
+        message = "Capture must have one program: a job script, a command line after '--', --shell, or --from-run"
+        message += "; got none or two."
         raise click.UsageError(message, context)
 
     # Refused before the program runs: it may take a minute.
@@ -95,7 +99,8 @@ def capture(  # noqa: PLR0913 - an option each
 
     limits = Limits(time_s=time_s, is_apart=not runs_here, has_network=has_network)
     # The last one that calls a model: a script prepares data before it trains, and may test or upload afterwards.
-    for program in reversed(_read_programs(command, line)):
+    run = _run_of(job_id) if job_id else None
+    for program in reversed([_program_of_run(run)] if run else _read_programs(command, line)):
         outcome = run_program(replace(program, gpu_count=gpu_count or program.gpu_count), limits, _show_stage)
         if "keys" in outcome.record:
             break
@@ -103,6 +108,8 @@ def capture(  # noqa: PLR0913 - an option each
     if gpu_count is not None and "gpus" in captured.keys:
         captured = replace(captured, keys={**captured.keys, "gpus": (captured.keys["gpus"][0], "option")})
     card = _write_card(captured, output)
+    if run is not None and captured.graph is not None:
+        _keep_card(run, captured, captured.graph)
     if as_json:
         tables.print_json(_document(captured, card, outcome))
     else:
@@ -116,6 +123,45 @@ def capture(  # noqa: PLR0913 - an option each
 
 def _show_stage(stage: str) -> None:
     click.echo(f"gpusage capture: {visible(stage)} ...", err=True)
+
+
+def _run_of(job_id: str) -> RecordedRun:
+    """Return the run that *job_id* showed, of the program with the most calls.
+
+    Raises:
+        RequestError: It showed none.
+    """
+    runs = runs_of_job(job_id)
+    if not runs:
+        message = (
+            f"Job {job_id!r} must have shown its run, as 'learn=on' asks for; got no record in {str(runs_folder())!r}. "
+            "Submit its script with '#GPUSAGE learn=on' once more."
+        )
+        raise RequestError(message)
+    return max(runs, key=lambda run: len(run.document["calls"]))
+
+
+def _program_of_run(run: RecordedRun) -> Program:
+    python, *words = run.document["command"]
+    folder, world = run.document["folder"], run.document.get("world", 1)
+    return Program(python=(python,), words=tuple(words), folder=folder, gpu_count=world)
+
+
+def _keep_card(run: RecordedRun, captured: Captured, graph: ModelGraph) -> None:
+    """Let the card decide the next jobs of the script of *run*.
+
+    Raises:
+        RequestError: The program has another batch here: the job's variables are not those of this shell.
+    """
+    sizes = {size for call in run.document["calls"] for shape, _ in call["shapes"] for size in shape or ()}
+    batch, mark = captured.keys["batch"]
+    if mark == "seen" and int(batch) not in sizes:
+        message = (
+            f"Program of job {run.job!r} must have the batch that it had there; got {batch}, and no tensor of that "
+            "size there. Set the variables here that the job has."
+        )
+        raise RequestError(message)
+    keep_card(run, captured, graph)
 
 
 def _job(command: tuple[str, ...]) -> list[str]:
@@ -242,7 +288,7 @@ def _show(captured: Captured, card: Path, outcome: Outcome) -> None:
     rows = [[name, value, MARKS[mark]] for name, (value, mark) in captured.keys.items()]
     tables.show_rows(COLUMNS, rows)
     for module, why in captured.real_calls.items():
-        tables.show(f"{module} does not run on shapes alone ({why}), so it was computed here.")
+        tables.show(f"{module} does not run on shapes alone ({why}), so its parts did, or it was computed here.")
     if captured.graph is None:
         tables.show(f"Its graph cannot be read: {captured.graph_failure}")
         return

@@ -42,6 +42,12 @@ Examples:
     help="Workload manager of the scripts.  [default: the one whose directives they contain]",
 )
 @click.option(
+    "--arguments",
+    metavar="TEXT",
+    default="",
+    help="What you write behind the script's name when you submit it: --arguments '0.1 64'.",
+)
+@click.option(
     "--learned",
     "uses_learned",
     is_flag=True,

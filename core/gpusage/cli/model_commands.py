@@ -46,6 +46,7 @@ Examples:
   gpusage capture -o resnet.card.json -- torchrun --nproc_per_node 4 train.py
   gpusage capture train.sbatch
   gpusage capture --submit train.sbatch
+  gpusage capture --from-run 1234
   gpusage capture --shell 'cd examples && BATCH=64 python train.py --batch $BATCH'
 """
 
@@ -214,6 +215,12 @@ def gpus() -> None:
 @click.option("--network", "has_network", is_flag=True, help="Let the program use the network.")
 @click.option("--run-here", "runs_here", is_flag=True, help="Let the program really write files before its first step.")
 @click.option("--shell", "line", metavar="TEXT", help="A command line as one text, with variables and 'cd'.")
+@click.option(
+    "--from-run",
+    "job_id",
+    metavar="JOB",
+    help="The program that this job of yours showed with learn=on.",
+)
 @click.option(
     "--submit", "submits", is_flag=True, help="Then submit SCRIPT with what was seen, unless it names a model itself."
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -77,11 +78,12 @@ class Validation:
         return tuple(notes)
 
 
-def validate_scripts(
+def validate_scripts(  # noqa: PLR0913 - an option each
     context: click.Context,
     scripts: tuple[Path, ...],
     cluster_file: Path | None,
     manager_name: str | None,
+    arguments: str,
     *,
     uses_learned: bool,
     as_json: bool,
@@ -102,7 +104,8 @@ def validate_scripts(
     history = configuration.learning.history if uses_learned else "off"
     advisor = replace(advisor, enforce_in=configuration.enforce_in, history=history)
     capture = configuration.learning.capture
-    validations = [validate(script, cluster, advisor, capture) for script in read]
+    words = tuple(shlex.split(arguments))
+    validations = [validate(script, cluster, advisor, capture, words) for script in read]
     if as_json:
         tables.print_json(_document(validations, cluster, origin, configuration.mode))
     else:
@@ -125,13 +128,26 @@ def validate_scripts(
     context.exit(1 if any(validation.error for validation in validations) else 0)
 
 
-def validate(script: Script, cluster: Cluster, advisor: Advisor, capture: CaptureMode = "opt-in") -> Validation:
-    """Return what becomes of *script* on *cluster*; *capture* tells which jobs show their models there."""
+def validate(
+    script: Script,
+    cluster: Cluster,
+    advisor: Advisor,
+    capture: CaptureMode = "opt-in",
+    arguments: tuple[str, ...] = (),
+) -> Validation:
+    """Return what becomes of *script* with *arguments* on *cluster*; *capture* tells which jobs show their models."""
     if script.error:
         return Validation(script=script.path, error=script.error)
 
     try:
-        job = advisor.parse(DecisionRequest(manager=cluster.manager, script=script.text, origin=script.path))
+        submission = DecisionRequest(
+            manager=cluster.manager,
+            script=script.text,
+            arguments=arguments,
+            comment=os.environ.get("GPUSAGE_COMMENT", ""),
+            origin=script.path,
+        )
+        job = advisor.parse(submission)
 
         # A job that names no model runs as an earlier run of its script showed.
         job = replace(job, shows_model=job.shows_model and capture != "off")

@@ -130,6 +130,8 @@ class DecisionRequest:
         manager: The workload manager's name, as in `Manager`.
         fields: The job's fields in the manager's own words.
         script: The job script's text, where that is all there is (offline validation).
+        arguments: Of this script, as its submitter writes them behind its name.
+        comment: The submitter's variable ``GPUSAGE_COMMENT``, beside a script; other submissions have it in `fields`.
         origin: For people: a script's path, or ``uid 1000``.
         until_s: When the client of gpusaged gives up, in seconds since 1970; ``None`` where it does not say.
         first_by_s: When it gives up unless a first byte has come; ``None`` where it does not wait for one.
@@ -139,6 +141,8 @@ class DecisionRequest:
     manager: str
     fields: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     script: str | None = None
+    arguments: tuple[str, ...] = ()
+    comment: str = ""
     origin: str = ""
     until_s: float | None = None
     first_by_s: float | None = None

@@ -18,7 +18,17 @@ from gpusage_hooks.units import HOUR_S
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.seeds.takayama import FloatArray, measured, predicted
 from gpusage_planning.named_jobs import JOBS
-from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Jobs, Kind, Policy, Tenant
+from gpusage_planning.simulator.contract import (
+    Arrival,
+    Backfill,
+    Colocation,
+    Demand,
+    JobRequest,
+    Jobs,
+    Kind,
+    Policy,
+    Tenant,
+)
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.source import range_ids
@@ -89,13 +99,13 @@ class AmongRecentJobs(ByGain):
     ordered: bool = False
     late: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_JOBS))
 
-    def arriving(self, ask: JobRequest, free_counts: Sequence[int]) -> JobRequest:
+    def arriving(self, ask: JobRequest, seen: Arrival) -> JobRequest:
         """Return *ask* with the generation that it prefers."""
         gain, gains = self.gain(ask), [*self.late]
         self.late.append(gain)
-        if len(gains) < LEAST_JOBS or not all(free_counts):
+        if len(gains) < LEAST_JOBS or not all(seen.free_counts):
             return ask
-        is_left = gives_way(gain, gains, least_rank(free_counts[NEW], GPUS, GPUS))
+        is_left = gives_way(gain, gains, least_rank(seen.free_counts[NEW], GPUS, GPUS))
         return ask._replace(first=OLD if is_left else NEW)
 
 

@@ -71,7 +71,7 @@ def compare(
     tables.show_filled(COLUMNS, [row(one) for one in rows])
     if len(rows) > 1:
         tables.show("")
-        tables.show_rows(RATIO_COLUMNS, [ratio_row(one, rows[0]) for one in rows[1:]])
+        tables.show_filled(RATIO_COLUMNS, [ratio_row(one, rows[0]) for one in rows[1:]])
     tables.show("", *lines)
 
 

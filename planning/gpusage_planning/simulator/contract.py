@@ -8,7 +8,7 @@ Kinds and GPU types are given by their numbers. Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, NamedTuple, Protocol
@@ -77,8 +77,8 @@ class Jobs:
         return len(self.submit_s)
 
 
-Stage = Literal["first", "profiled", "rescued"]
-"""Of a job: new, after its profiling run, or after it ran out of memory."""
+Stage = Literal["first", "profiled", "rescued", "released"]
+"""Of a job: new, after its profiling run, after it ran out of memory, or after it waited in vain for a share."""
 Backfill = Literal["none", "reserve", "any"]
 """Whether a younger job may start before an older one that waits: never; where it does not delay the oldest; always."""
 
@@ -89,6 +89,8 @@ class JobRequest(NamedTuple):
     Attributes:
         above_bytes: Whole GPUs of this memory were too small for it.
         first: The GPU type that the policy has it try first when it comes; -1 for the order of its demand.
+        user: Whose it is, where that counts for who may stand beside it; else -1.
+        choice: What the policy decided when it came, by a number of its own; -1 where it decides by kind alone.
     """
 
     kind: int
@@ -96,6 +98,22 @@ class JobRequest(NamedTuple):
     stage: Stage = "first"
     above_bytes: float = 0.0
     first: int = -1
+    user: int = -1
+    choice: int = -1
+
+
+class Arrival(NamedTuple):
+    """What a policy knows when a job comes.
+
+    Attributes:
+        user: Whose job it is.
+        free_counts: GPUs of each type that are empty and held for nobody.
+        open_sets: The jobs on each GPU of a type on which others may have room, equal sets once.
+    """
+
+    user: int
+    free_counts: Sequence[int]
+    open_sets: Callable[[int], Sequence[Sequence[JobRequest]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +181,13 @@ class Policy:
         """Return what it costs to put *newcomer* beside *tenants* (at least none), ``None`` if it must not be."""
         return 0.0
 
-    def arriving(self, ask: JobRequest, free_counts: Sequence[int], /) -> JobRequest:
-        """Return *ask* as it is to wait, given the GPUs of each type that are empty and held for nobody."""
+    def arriving(self, ask: JobRequest, seen: Arrival, /) -> JobRequest:
+        """Return *ask* as it is to wait."""
         return ask
+
+    def released(self, ask: JobRequest, /) -> JobRequest | None:
+        """Return as what a job waits on that has no room, while its user allows free GPUs; ``None``: as it is."""
+        return None
 
 
 class QueuedJob(NamedTuple):

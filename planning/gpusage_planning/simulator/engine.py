@@ -15,7 +15,7 @@ from math import inf
 
 import numpy as np
 
-from gpusage_planning.simulator.contract import FloatArray, JobRequest, Jobs, Policy, Stage, Truth
+from gpusage_planning.simulator.contract import Arrival, FloatArray, JobRequest, Jobs, Policy, Stage, Truth
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.gpus import Gpus, Run, Runs, Way
 from gpusage_planning.simulator.reservation import Reservation, reserve, start_s
@@ -25,6 +25,8 @@ from gpusage_planning.simulator.waiting import Entry, Passes, Scheduling, Waitin
 
 OUT_OF_MEMORY_S = 30.0
 """From the start of a job that has too little memory to its end: it allocates most of it in its first steps."""
+STUCK_AFTER_S = 60.0
+"""Settings' daemon.stuck_after_s: the wait after which gpusaged looks whether a share can start."""
 PROGRESS_REPORTS = 200
 """Times that the progress is reported."""
 
@@ -104,11 +106,15 @@ class Engine:
             # Where a job ran out of memory beside others, the next ones of its kind have a whole GPU from the start.
             stage: Stage = "rescued" if int(kind[job]) in self.missed else "first"
             ask = JobRequest(int(kind[job]), int(count[job]), stage)
-            role = self.roles.number(self.policy.arriving(ask, self.gpus.free_count))
+            seen = Arrival(int(self.jobs.user[job]), self.gpus.free_count, self._open_sets)
+            role = self.roles.number(self.policy.arriving(ask, seen))
             self.waiting.add(role, job)
             self.fresh.add(role)
 
         self._start_where_possible(now_s)
+
+    def _open_sets(self, gpu_type: int) -> list[list[JobRequest]]:
+        return [[self.roles.asks[role] for role in here] for here in self.gpus.open_sets(gpu_type)]
 
     def _end_until(self, before_s: float) -> None:
         while (event := self._next_end(before_s)) is not None:
@@ -187,6 +193,24 @@ class Engine:
             self._backfill(now_s)
         self.fresh.clear()
         self.changed = {*self.gpus.reserved}
+        if self._release_share(now_s):
+            self._start_where_possible(now_s)
+
+    def _release_share(self, now_s: float) -> bool:
+        """Let a job that waits for a share wait for a whole GPU where one is free; return whether there is one."""
+        if not any(self.gpus.free_count):
+            return False
+        for role, entry in sorted(self.waiting.heads(), key=lambda head: head[1]):
+            ask = self.policy.released(self.roles.asks[role])
+            if ask is None or now_s - self.jobs.submit_s[entry[1]] < STUCK_AFTER_S:
+                continue
+            whole = self.roles.number(ask)
+            if any(self.gpus.fits(one, whole) for one in self.roles.demands[whole].types):
+                self.waiting.remove(role, entry)
+                self.waiting.add(whole, entry[1])
+                self.fresh.add(whole)
+                return True
+        return False
 
     def _may_fit(self, role: int, gpu_type: int | None = None) -> bool:
         """Return whether *role* may have room now, where it had none when it was tried last."""

@@ -86,6 +86,10 @@ class Gpus:
                 best = (cost, gpus[0])
         return None if best is None else best[1]
 
+    def open_sets(self, gpu_type: int) -> list[GpuSet]:
+        """Return the sets that stand on GPUs of a type on which others may have room."""
+        return [*self._open[gpu_type]]
+
     def fits(self, gpu_type: int, role: int) -> bool:
         """Return whether *role*, a job on several GPUs, has room on empty ones of a type that are not reserved."""
         return self.nodes[gpu_type].fits(self._roles.counts[role])

@@ -7,7 +7,6 @@ on no queue; a job that ran out of memory gets a whole GPU. The generation alone
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +16,7 @@ from gpusage.policies.preference import JobSpeeds, preferred_among_jobs
 from gpusage.service.reservations import REMEMBERED_JOBS
 from gpusage_hooks.types import (
     Candidate,
+    Cluster,
     DecisionRequest,
     GpuRequest,
     Job,
@@ -25,7 +25,7 @@ from gpusage_hooks.types import (
     SharingRules,
 )
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_planning.simulator.contract import Demand, JobRequest, Kind, Policy
+from gpusage_planning.simulator.contract import Arrival, Demand, JobRequest, Kind, Policy
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.predictions import (
     MOST_JOBS,
@@ -141,7 +141,7 @@ class Production(Slots):
 
     Attributes:
         online: Whether each job is compared with recent ones when it arrives.
-        late: Of each recent job, how long a step takes on each GPU type; the newest last.
+        late: Of each user's newest job, how long a step takes on each GPU type; the newest last.
     """
 
     kinds: tuple[Kind, ...]
@@ -152,7 +152,7 @@ class Production(Slots):
     most_per_gpu: int = MOST_PER_GPU
     online: bool = False
     demands: dict[JobRequest, Demand] = field(default_factory=dict)
-    late: deque[JobSpeeds] = field(default_factory=lambda: deque(maxlen=REMEMBERED_JOBS))
+    late: dict[int, JobSpeeds] = field(default_factory=dict)
     places: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
 
     def demand(self, ask: JobRequest) -> Demand:
@@ -164,12 +164,14 @@ class Production(Slots):
     def cost(self, _: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return what is left of the GPU: the fullest one that has room is taken, as workload managers do."""
         booked = sum(self.demand(one).share_percent for one in (*tenants, newcomer))
-        return None if booked > WHOLE else float(WHOLE - booked)
+        # Without a wall, the jobs on a GPU are one user's.
+        is_mixed = any(one.user != newcomer.user for one in tenants)
+        return None if booked > WHOLE or is_mixed else float(WHOLE - booked)
 
-    def _decided(self, ask: JobRequest) -> Demand:
+    def _decided(self, ask: JobRequest, cluster: Cluster | None = None) -> Demand:
         graph, kind = self.models.graphs.get(ask.kind), self.kinds[ask.kind]
         where = self.types(ask.kind)
-        if graph is None or ask.stage == "rescued":
+        if graph is None or ask.stage in ("rescued", "released"):
             return self.whole_gpus(ask, where)
         request = GpuRequest(gpu_count=ask.gpu_count, gpu_type=kind.gpu_type)
         job = Job(
@@ -178,7 +180,7 @@ class Production(Slots):
             request_text="",
             model_request=ModelRequest(model=kind.name, workload=self.models.workloads[ask.kind]),
         )
-        decided = self.advisor.decide(job, graph, self.fleet.cluster).request
+        decided = self.advisor.decide(job, graph, cluster or self.fleet.cluster).request
         ordered = [self._place(name) for name in decided.bound_types or decided.preferred_gpus]
         others = [] if decided.bound_types else [one for one in where if one not in ordered]
         wished = [ask.first] if ask.first >= 0 and not decided.bound_types else []
@@ -197,17 +199,20 @@ class Production(Slots):
             accepted_slowdown=self.advisor.rules.sharing.maximum_slowdown,
         )
 
-    def arriving(self, ask: JobRequest, free_counts: Sequence[int]) -> JobRequest:
+    def arriving(self, ask: JobRequest, seen: Arrival) -> JobRequest:
         """Return *ask* with the GPU type that it prefers among the recent jobs."""
         where = self._places_of(ask) if self.online and ask.stage == "first" and ask.gpu_count == 1 else ()
         if len(where) < 2:  # nothing to choose
             return ask
 
-        free = {one.name: count for one, count in zip(self.fleet.types, free_counts, strict=True)}
-        seen = [replace(place, pool=replace(place.pool, free_gpu_count=free[place.name])) for place in where]
-        chosen = preferred_among_jobs(seen, self.late)
-        # gpusaged remembers a job whatever it decided for it.
-        self.late.append({place.name: place.need.step_time_s.value for place in where})
+        free = {one.name: count for one, count in zip(self.fleet.types, seen.free_counts, strict=True)}
+        now = [replace(place, pool=replace(place.pool, free_gpu_count=free[place.name])) for place in where]
+        chosen = preferred_among_jobs(now, [*self.late.values()])
+        # gpusaged remembers a job whatever it decided for it: of each user the newest.
+        self.late.pop(seen.user, None)
+        self.late[seen.user] = {place.name: place.need.step_time_s.value for place in where}
+        if len(self.late) > REMEMBERED_JOBS:
+            del self.late[next(iter(self.late))]
         return ask._replace(first=self._place(chosen[0].name)) if chosen else ask
 
     def _places_of(self, ask: JobRequest) -> tuple[Candidate, ...]:
@@ -229,6 +234,64 @@ class Production(Slots):
 
     def _place(self, name: str) -> int:
         return next(place for place, one in enumerate(self.fleet.types) if one.name == name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shipped(Production):
+    """What gpusaged does, where it may change jobs: it decides when a job comes, by the room that there is then.
+
+    Attributes:
+        choices: What it decided so far.
+        numbers: Of each kind and room of each type, the number of the choice.
+    """
+
+    name: str = "price-online"
+    online: bool = True
+    choices: list[Demand] = field(default_factory=list)
+    numbers: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
+
+    def demand(self, ask: JobRequest) -> Demand:
+        """Return what was decided when the job came."""
+        if ask.choice < 0 or ask.stage != "first":
+            return self._decided(ask._replace(stage="released"))
+        demand = self.choices[ask.choice]
+        return replace(demand, types=tuple(sorted(demand.types, key=lambda one: one != ask.first)))
+
+    def arriving(self, ask: JobRequest, seen: Arrival) -> JobRequest:
+        """Return *ask* with what is decided now; a share stands beside its user's others alone."""
+        preferring = Production.arriving(self, ask, seen)
+        if ask.stage != "first" or ask.gpu_count > 1 or ask.kind not in self.models.graphs:
+            return preferring
+
+        rooms = tuple(self._room(place, seen) for place in range(len(self.fleet.types)))
+        choice = self.numbers.get((ask.kind, rooms))
+        if choice is None:
+            choice = self.numbers[ask.kind, rooms] = len(self.choices)
+            self.choices.append(self._decided(ask, self._cluster(rooms)))
+        if self.choices[choice].alone:
+            return preferring._replace(choice=choice)
+        return ask._replace(choice=choice, user=seen.user)
+
+    def released(self, ask: JobRequest) -> JobRequest | None:
+        """Return a request for a whole GPU where a share was decided."""
+        is_share = ask.stage == "first" and ask.choice >= 0 and not self.choices[ask.choice].alone
+        return ask._replace(stage="released", choice=-1, user=-1) if is_share else None
+
+    def _room(self, place: int, seen: Arrival) -> int:
+        """Return the largest part of a GPU of a type that is free for the user, in percent."""
+        if seen.free_counts[place]:
+            return WHOLE
+        own = [jobs for jobs in seen.open_sets(place) if all(one.user == seen.user for one in jobs)]
+        return max((WHOLE - sum(self.demand(one).share_percent for one in jobs) for jobs in own), default=0)
+
+    def _cluster(self, rooms: Sequence[int]) -> Cluster:
+        percents = {one.name: room for one, room in zip(self.fleet.types, rooms, strict=True)}
+        pools = (
+            replace(pool, free_gpu_count=int(room == WHOLE), free_share_percent=room)
+            for pool in self.fleet.cluster.pools
+            if (room := percents.get(pool.site_type)) is not None
+        )
+        return replace(self.fleet.cluster, pools=tuple(pools))
 
 
 def production(fleet: Fleet, kinds: tuple[Kind, ...], models: Models, advisor: Advisor) -> Production:
@@ -274,9 +337,13 @@ class _RequestedShares(Policy):
         """Return the policy's."""
         return self.policy.rank(ask, gpu_type)
 
-    def arriving(self, ask: JobRequest, free_counts: Sequence[int]) -> JobRequest:
+    def arriving(self, ask: JobRequest, seen: Arrival) -> JobRequest:
         """Return the job as the policy would have it wait."""
-        return self.policy.arriving(ask, free_counts)
+        return self.policy.arriving(ask, seen)
+
+    def released(self, ask: JobRequest) -> JobRequest | None:
+        """Return as what the policy would have it wait on."""
+        return self.policy.released(ask)
 
     def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return what is left of the GPU where one of the jobs asks for a part: the fullest that has room is taken."""

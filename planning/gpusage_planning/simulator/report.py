@@ -146,7 +146,10 @@ PLOTTED: Sequence[tuple[str, Callable[[Figures], float], Callable[[float], str]]
 )
 
 
-RATIOS = (("makespan", "makespan_s"), ("mean JCT", "jct_s"), ("utilization", "utilization"))
+RATIOS = (
+    *(("makespan", "makespan_s"), ("mean JCT", "jct_s"), ("p95 JCT", "jct_p95_s"), ("mean wait", "wait_s")),
+    *(("p95 wait", "wait_p95_s"), ("utilization", "utilization"), ("fairness", "fairness")),
+)
 FREED = "GPU hours freed"
 RATIO_COLUMNS = (tables.Column("policy", is_left=True), *(tables.Column(title) for title in (*dict(RATIOS), FREED)))
 
@@ -166,7 +169,9 @@ def ratio_row(repeated: Repeated, base: Repeated) -> list[str]:
 
 
 def _range_text(ratios: Sequence[float]) -> str:
-    """Return the median, and the smallest and largest where there are several."""
+    """Return the median, and the smallest and largest where there are several; nothing where somebody had none."""
+    if not ratios:
+        return ""
     text = f"{median(ratios):.2f}"
     return text if len(ratios) == 1 else f"{text} ({min(ratios):.2f}-{max(ratios):.2f})"
 

@@ -12,7 +12,7 @@ from gpusage.decisions.advisor import Advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_planning.simulator.contract import Jobs, Policy
 from gpusage_planning.simulator.fleet import Fleet
-from gpusage_planning.simulator.policies import Packing, Production, Sets, Slots, TypesOf, production
+from gpusage_planning.simulator.policies import Packing, Production, Sets, Shipped, Slots, TypesOf, production
 from gpusage_planning.simulator.predictions import Foresight, Load, Models, make_foresight, read_models
 from gpusage_planning.simulator.truth import Measured, Pair, PredictedTruth, measured_of, predicted_truth
 
@@ -87,6 +87,12 @@ def _production(scenario: Scenario) -> Production:
     return replace(made, types_of=scenario.types_of)
 
 
+def _shipped(scenario: Scenario) -> Shipped:
+    made = _production(scenario)
+    names = ("fleet", "kinds", "models", "advisor", "types_of")
+    return Shipped(**{name: getattr(made, name) for name in names})
+
+
 def _packing(scenario: Scenario) -> Packing:
     return Packing(fleet=scenario.fleet, foresight=scenario.foresight, types_of=scenario.types_of)
 
@@ -98,14 +104,14 @@ def _observed(scenario: Scenario) -> Packing:
 POLICIES: Mapping[str, Callable[[Scenario], Policy]] = {
     "slots": lambda scenario: Slots(fleet=scenario.fleet, types_of=scenario.types_of),
     "price": _production,
-    "price-online": lambda scenario: replace(_production(scenario), name="price-online", online=True),
+    "price-online": _shipped,
     "packing": _packing,
     "packing-observed": _observed,
     "reactive": lambda scenario: replace(_observed(scenario), name="reactive", profiles=True),
     "sets": lambda scenario: Sets(fleet=scenario.fleet, foresight=scenario.foresight, types_of=scenario.types_of),
 }
 """Whole GPUs; production; Yeung's by predicted, observed and profiled utilization; ours by sets."""
-USUAL = ("slots", "price", "packing", "sets")
+USUAL = ("slots", "price-online", "packing", "sets")
 
 
 def _types(truth: PredictedTruth, kind: int) -> tuple[int, ...]:

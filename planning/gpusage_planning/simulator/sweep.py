@@ -149,9 +149,12 @@ class Repeated:
         return wilson_interval(share, sum(one.promised_kinds for one in figures))
 
     def ratios(self, other: Repeated, figure: str) -> list[float]:
-        """Return *figure* over that of *other*, by seed."""
-        pairs = zip(self.results, other.results, strict=True)
-        return [getattr(own.figures, figure) / getattr(one.figures, figure) for own, one in pairs]
+        """Return *figure* over that of *other*, by seed; none where the other's is 0 with some seed."""
+        pairs = [
+            (getattr(own.figures, figure), getattr(one.figures, figure))
+            for own, one in zip(self.results, other.results, strict=True)
+        ]
+        return [own / one for own, one in pairs] if all(one for _, one in pairs) else []
 
 
 def wilson_interval(share: float, count: int) -> Interval:

@@ -24,6 +24,7 @@ from gpusage_sandboxes.slurm.accounting import start_accounting
 from gpusage_sandboxes.slurm.installation import Installation, read_installation
 from gpusage_sandboxes.slurm.layout import Layout
 from gpusage_slurm.settings import MANAGER
+from gpusage_slurm.usage.node import usage_folder
 
 _QUEUE_LIMIT_S = 5.0
 _GRACE_S = 5.0
@@ -131,6 +132,12 @@ class Sandbox(AnySandbox):
         daemons = [path.stem for path in self.layout.run.glob("*.pid")]
         for name in sorted(daemons, key=lambda name: _LAST.index(name) if name in _LAST else -1):
             self._end(name)
+
+    def down(self) -> None:
+        """End every job and daemon, and remove the folder, and what samplers left of its nodes elsewhere."""
+        AnySandbox.down(self)
+        for file in usage_folder().glob(f"{self.layout.cluster_name}.*"):
+            file.unlink(missing_ok=True)
 
     def processes(self) -> list[int]:
         """Return the ids of all that runs in the sandbox, this process and those above it left out."""

@@ -63,8 +63,7 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
     host = Host(user=user_name(), hostname=socket.gethostname(), ports=free_ports(2 + len(plan.nodes)))
-    cluster_name = re.sub(r"[\W_]", "", layout.folder.name.lower())[:32] or "sandbox"
-    text = render_slurm_conf(plan, layout, installation, host, cluster_name)
+    text = render_slurm_conf(plan, layout, installation, host)
     if plan.accounting:
         text += lay_out_accounting(layout, installation, host)
     layout.slurm_conf.write_text(text, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ class Layout(AnyLayout):
 
     Attributes:
         slurm_conf: A plain file, to be edited.
+        cluster_name: Slurm's name of the cluster.
         gpus: The files that stand for GPUs.
         spool: A folder per slurmd, with its sockets.
         libexec: What `gpusage slurm install` has its nodes run.
@@ -55,6 +57,7 @@ class Layout(AnyLayout):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.slurm_conf = self.etc / "slurm.conf"
+        self.cluster_name = re.sub(r"[\W_]", "", folder.name.lower())[:32] or "sandbox"
         self.gpus = folder / "gpus"
         self.spool = folder / "spool"
         self.libexec = folder / "libexec"
@@ -170,16 +173,14 @@ class Host:
     ports: Sequence[int]
 
 
-def render_slurm_conf(
-    plan: ClusterPlan, layout: Layout, installation: Installation, host: Host, cluster_name: str
-) -> str:
+def render_slurm_conf(plan: ClusterPlan, layout: Layout, installation: Installation, host: Host) -> str:
     """Return slurm.conf; the controller has the first of the host's ports, slurmdbd the last, each node one between."""
     nodes = [
         render_node(node, plan, hostname=host.hostname, port=port)
         for node, port in zip(plan.nodes, host.ports[1:-1], strict=True)
     ]
     text = _TEMPLATE.format(
-        cluster_name=cluster_name,
+        cluster_name=layout.cluster_name,
         hostname=host.hostname,
         controller_port=host.ports[0],
         user=host.user,

@@ -24,7 +24,8 @@ def main() -> None:
             Session(sender, gpu_count).run([script])
         os.close(sender)
         with os.fdopen(receiver, "rb") as pipe:
-            record = json.loads(pipe.read().splitlines()[-1])["record"]
+            messages = [json.loads(line) for line in pipe.read().splitlines()]
+        record = next(message["record"] for message in messages if "record" in message)
         os.write(results, json.dumps({"name": Path(script).stem, **record}).encode() + b"\n")
         os.wait()
 

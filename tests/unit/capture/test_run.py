@@ -16,6 +16,7 @@ import pytest
 from gpusage.capture.inside import scratch_files
 from gpusage.cli.capture import MAXIMUM_CARDS
 from gpusage_hooks.comment import parse_comment
+from recorded_runs import write_run
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TRY = "echo x > here; echo x > kept; rm -r folder; mkdir folder; umount . ; cat kept folder/* 2>/dev/null; "
@@ -213,6 +214,26 @@ def test_a_job_is_submitted_with_the_words_of_its_user(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = run_and_submit(tmp_path, "plain.py", GPUSAGE_COMMENT="model=mine.onnx")
     assert done.stdout.splitlines()[-1] == "submitted job.sbatch with model=mine.onnx"
+
+
+@pytest.mark.torch
+def test_a_job_s_run_becomes_a_card_outside_the_job(tmp_path: Path) -> None:
+    """Not if its program has another batch here than any tensor had there."""
+    pytest.importorskip("torch")
+    runs = tmp_path / "cache" / "gpusage" / "runs"
+    for number, size in ((7, 32), (8, 5)):
+        calls = [{"shapes": [[[size, 20], "torch.float32"]]}]
+        path = write_run(runs / f"script{number}", str(number), SCRIPTS / "plain.py", calls=calls)
+        path.write_text(path.read_text().replace('"python"', f'"{sys.executable}"'))
+    done, refused, absent = (
+        run(tmp_path, "--run-here", "--from-run", job, XDG_CACHE_HOME=str(tmp_path / "cache")) for job in "789"
+    )
+    assert done.returncode == 0, done.stderr
+    assert (runs / "script7" / "model.card.json").exists()
+    assert json.loads((runs / "script7" / "captured").read_text())["keys"]["batch"] == ["32", "seen"]
+    assert "must have the batch that it had there; got 32" in refused.stderr
+    assert not (runs / "script8" / "model.card.json").exists()
+    assert "Job '9' must have shown its run" in absent.stderr
 
 
 @pytest.mark.torch

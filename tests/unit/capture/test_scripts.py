@@ -47,6 +47,7 @@ EXPECTED = {
     "checkpointed": {"batch": "8", **TRAINS, "precision": "tf32", "optimizer": "adamw", "checkpointing": "on"},
     "channels_last": {"batch": "4", **TRAINS, "optimizer": "sgd", "layout": "channels_last"},
     "resumes": {"batch": "14", **BF16, "optimizer": "adamw"},
+    "pooled": {"batch": "7", **TRAINS, "optimizer": "adam"},
     "own_forward": {"batch": "18", **TRAINS, "optimizer": "adam"},
     "frozen": {"batch": "8", **TRAINS, "optimizer": "momentum~", "trainable": "0.1"},  # 1,000 of 10,000
     "inference": {"batch": "5", "mode": "infer?", "precision": "fp16-pure"},

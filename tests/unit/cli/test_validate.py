@@ -100,6 +100,15 @@ def test_the_next_job_of_a_script_is_decided_by_what_its_run_showed_as_sbatch_de
     assert "as job 1234's run showed" not in stale["reasons"]
 
 
+def test_the_user_s_variable_counts_as_for_sbatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a comment, before the lines of the script."""
+    Path("r.onnx").write_bytes(MODEL.read_bytes())
+    monkeypatch.setenv("GPUSAGE_COMMENT", "model=r.onnx,batch=8,mode=infer,utilization=30")
+    lines = SILENT.replace("srun", "#GPUSAGE model=absent.onnx\nsrun")
+    shown = json.loads(_validate(SILENT.replace(":2", ":1"), lines.replace(":2", ":1"), OFF, "--json").stdout)
+    assert [decision["code"] for decision in shown["decisions"]] == ["REWRITE", "REWRITE", "DECLINE"]
+
+
 @pytest.mark.parametrize(("script", "subject"), [(TYPO, "Key 'bach'"), (ABSENT, "Model 'absent.onnx'")])
 def test_a_script_with_an_error_is_named_and_the_others_are_still_judged(script: str, subject: str) -> None:
     result = _validate(script, SILENT)

@@ -17,6 +17,7 @@ from torch import nn
 
 from gpusage.capture.inside.cuda_on_cpu import CPU
 from gpusage.capture.inside.light import LeftOut
+from gpusage.capture.inside.observer import Wrapper
 
 _COMPILED_OPTIMIZERS = ("DeepSpeedCPUAdam", "FusedAdam")
 
@@ -85,7 +86,7 @@ class InertOptimizer(torch.optim.SGD):
         super().__init__(model_params if params is None else params, lr=float(lr), momentum=momentum)
 
 
-class DeepSpeedEngine(nn.Module):
+class DeepSpeedEngine(Wrapper):
     """Replaces DeepSpeed's engine: it divides nothing, and calls its optimizer as the real engine does.
 
     Args:
@@ -99,8 +100,8 @@ class DeepSpeedEngine(nn.Module):
     local_rank = global_rank = global_steps = 0
 
     def __init__(self, module: nn.Module, optimizer: Any, settings: Mapping[str, Any], real_class: Any) -> None:
-        super().__init__()
-        self.module, self.optimizer, self.config = module, optimizer, settings
+        super().__init__(module)
+        self.optimizer, self.config = optimizer, settings
         self._real_class = real_class
         self._passes = 0
         self._is_boundary: bool | None = None
@@ -115,10 +116,6 @@ class DeepSpeedEngine(nn.Module):
             if name.startswith("_") or not hasattr(self._real_class, name):
                 raise
             return lambda *_, **__: None
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the program's model."""
-        return self.module(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor, **_: object) -> torch.Tensor:
         """Compute the gradients."""
@@ -209,6 +206,10 @@ def _run_deepspeed_alone(deepspeed: Any, left_out: LeftOut) -> None:
             optimizer = _inert(named["type"])(weights, **named.get("params", {}))
 
         engine = DeepSpeedEngine(model, optimizer, settings, deepspeed.DeepSpeedEngine)
+        # It casts the weights itself.
+        left_out.strategy = f"zero{engine.zero_optimization_stage()}".replace("zero0", "ddp")
+        casts = {"bf16": engine.bfloat16_enabled(), "fp16": engine.fp16_enabled()}
+        left_out.precision = next((word for word, is_on in casts.items() if is_on), None)
         loader = None
         if training_data is not None:
             batch, collate = engine.train_micro_batch_size_per_gpu(), words.get("collate_fn")

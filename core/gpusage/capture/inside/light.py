@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from gpusage.capture.inside.cuda_on_cpu import Inert
-from gpusage.capture.inside.observer import AUTOCAST, weights_of
+from gpusage.capture.inside.observer import AUTOCAST, Wrapper, weights_of
 
 LARGE_ELEMENTS = 1 << 16
 """Least elements of a weight without initial values: untouched memory takes no room."""
@@ -136,17 +136,13 @@ def _checkpoint_directly(left_out: LeftOut) -> None:
 def _wrap_alone(left_out: LeftOut) -> None:
     """Let DataParallel, DDP and FSDP call their module, on this host alone."""
 
-    class SingleProcessModule(nn.Module):
+    class SingleProcessModule(Wrapper):
         strategy = "ddp"
 
         def __init__(self, module: nn.Module, *_: Any, mixed_precision: Any = None, **__: Any) -> None:
-            super().__init__()
-            self.module = module
+            super().__init__(module)
             left_out.strategy = self.strategy
             left_out.precision = computed_precision(mixed_precision) or left_out.precision
-
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return self.module(*args, **kwargs)
 
         def no_sync(self) -> Any:
             return nullcontext()
@@ -233,7 +229,7 @@ def _divide_nothing(left_out: LeftOut, module_class: Any) -> Callable[..., Any]:
             own = type(module)
             module.__class__ = type(own.__name__, (own, module_class), {})
             for weight in module.parameters():
-                weight.placements = (Shard(0),)  # which some programs check
+                setattr(weight, "placements", (Shard(0),))  # noqa: B010 - which some programs check
         return modules
 
     return shard

@@ -1,11 +1,10 @@
-"""Observes the outermost calls of modules with parameters, and the updates of optimizers.
+"""Observes the outermost calls of modules with parameters.
 
 Invariants:
 
-1. A call within an observed call is not observed: `torch.nn.Module.__call__` is the original one meanwhile.
+1. A call within an observed call is not observed: `torch.nn.Module.__call__` is the original one meanwhile. Only of a
+   module that is taken apart the parts are observed.
 2. Tensors are remembered by shape and type alone, so that nothing lives longer.
-3. No code of the program's runs for us: methods of its classes (`parameters`, `__torch_function__`, a pytree's
-   construction) may draw a random number. Only a pytree's flattening is called.
 """
 
 from __future__ import annotations
@@ -23,17 +22,19 @@ from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 MAXIMUM_CALLS = 256
-# The division of the model by its wrapper's class; DeepSpeed's stage is added, and a compiler's wrapper divides
-# nothing.
-_WRAPPERS = {
-    **dict.fromkeys(("DistributedDataParallel", "DataParallel"), "ddp"),
-    "FullyShardedDataParallel": "fsdp",
-    "DeepSpeedEngine": "zero",
-    "OptimizedModule": None,
-}
-# Packages whose classes of these names wrap a model; a user's class of such a name may do anything.
-_LIBRARIES = frozenset({"torch", "deepspeed", "apex", "fairscale", "gpusage"})
 AUTOCAST = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+class Wrapper(nn.Module):
+    """Replaces a library's class that divides a model: it calls its one module, alone on this host."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the program's model."""
+        return self.module(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +88,11 @@ class Observer:
     Attributes:
         replace: Returns the result of an observed call in the place of the called module.
         calls: The calls so far, with equal calls joined.
-        is_compiled: Whether `torch.compile` wraps one of the modules.
-        strategy: Division of the model among several GPUs, by its wrapper, or ``None``.
-        precision: DeepSpeed's precision, to which it casts the weights itself.
         apart: Calls of the modules whose parts are observed in their place, by the module's id.
     """
 
-    replace: Callable[[Call, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+    replace: Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
     calls: list[Call] = field(default_factory=list)
-    is_compiled: bool = False
-    strategy: str | None = None
-    precision: str | None = None
     apart: dict[int, Call] = field(default_factory=dict)
     _outer: Call | None = None
     original: Any = nn.Module.__call__
@@ -114,26 +109,22 @@ class Observer:
         module_class: Any = nn.Module
         module_class.__call__ = self._observed = call
 
-        def begin(own_class: Any, **words: Any) -> None:
-            super(nn.Module, own_class).__init_subclass__(**words)
+        def begin(own_class: Any, /, **words: Any) -> None:
+            object.__init_subclass__(**words)
             forward = vars(own_class).get("forward")
             # Of a library's class the source is read, which this would hide.
-            if isinstance(forward, FunctionType) and not _is_of_library(own_class):
-                own_class.forward = self._observed_forward(forward)
+            if not isinstance(forward, FunctionType) or _is_of_library(own_class):
+                return
+
+            @wraps(forward)
+            def call_forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+                # Called by the program itself, it stands for the module.
+                is_within = module_class.__call__ is not observer._observed or id(self) in observer.apart
+                return (forward if is_within else module_class.__call__)(self, *args, **kwargs)
+
+            own_class.forward = call_forward
 
         module_class.__init_subclass__ = classmethod(begin)
-
-    def _observed_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return *forward*, which a program may call itself, in the place of the module."""
-        observer = self
-        module_class: Any = nn.Module
-
-        @wraps(forward)
-        def call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            is_within = module_class.__call__ is not observer._observed or id(self) in observer.apart
-            return (forward if is_within else module_class.__call__)(self, *args, **kwargs)
-
-        return call
 
     def observe_parts(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module of *call* itself, and observe its parts in its place, now and later.
@@ -151,60 +142,34 @@ class Observer:
             self._outer = outer
             module_class.__call__ = self.original
 
-    def note(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Note a call of *outer*; ``None`` for a call of no model."""
-        # TensorBoard traces a model to draw its graph.
-        jit: Any = torch.jit
-        if jit.is_tracing():
-            return None
-
-        module = unwrapped(outer)
-        # Lightning's runs another method as its forward for a while, within DDP.
-        has_other_forward = "forward" in vars(module) and hasattr(module, "training_step")
-        if has_other_forward or next(weights_of(module), None) is None:
-            return None
-        if is_of_keras(module) and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs))):
-            return None  # a layer that is put into a model
-        if module is not outer:
-            self._note_wrappers(outer)
-        return self._note(module, args, kwargs)
-
     def _observe(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         module_class: Any = nn.Module
-        # A tracer such as torch.fx puts its own call there for a while, and must see each call within.
-        if module_class.__call__ is not self._observed:
+        module = unwrapped(outer)
+        # A tracer such as torch.fx puts its own call there for a while, and must see each call within; TensorBoard
+        # traces a model to draw its graph. Lightning's runs another method as its forward for a while, within DDP.
+        jit: Any = torch.jit
+        is_other = module_class.__call__ is not self._observed or jit.is_tracing()
+        is_other = is_other or ("forward" in vars(module) and hasattr(module, "training_step"))
+        is_put_into_a_model = _is_of_keras(module) and not any(
+            isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs))
+        )
+        if is_other or is_put_into_a_model or next(weights_of(module), None) is None:
             return self.original(outer, *args, **kwargs)
 
-        call = self.note(outer, args, kwargs)
-        if call is None:
-            return self.original(outer, *args, **kwargs)
-
+        call = self._note(module, args, kwargs)
         # Calls within this one are not observed.
         module_class.__call__ = self.original
         try:
-            return self.replace(call, outer, args, kwargs)
+            return self.replace(call, args, kwargs)
         finally:
             if module_class.__call__ is self.original:
                 module_class.__call__ = self._observed
-
-    def _note_wrappers(self, module: Any) -> None:
-        while (inner := _wrapped(module)) is not None:
-            name = _wrapper_name(module)
-            self.is_compiled = self.is_compiled or name == "OptimizedModule"
-            self.strategy = _WRAPPERS[name] or self.strategy
-            if self.strategy == "zero":
-                self.strategy = f"zero{module.zero_optimization_stage()}".replace("zero0", "ddp")
-                casts = {"bf16": module.bfloat16_enabled(), "fp16": module.fp16_enabled()}
-                self.precision = next((word for word, is_on in casts.items() if is_on), None)
-            module = inner
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         # Subclasses of tensors run code of their own, also for a shape.
         leaves, form = tree_flatten((args, kwargs))
         with torch._C.DisableTorchFunction():
-            leaves = [
-                Shape(tuple(each.shape), each.dtype) if isinstance(each, torch.Tensor) else each for each in leaves
-            ]
+            leaves = [Shape(tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x for x in leaves]
         call = Call(
             module=module,
             leaves=leaves,
@@ -229,26 +194,11 @@ class Observer:
         return call
 
 
-def unwrapped(module: Any) -> nn.Module:
-    """Return the module inside torch.compile, DDP and FSDP."""
-    while (inner := _wrapped(module)) is not None:
-        module = inner
-    outermost: nn.Module = module
-    return outermost
-
-
-def _wrapped(module: Any) -> nn.Module | None:
-    """Return the module in the wrapper *module*; ``None`` for a user's module, whatever its name."""
-    if len(module._modules) != 1 or module._parameters:
-        return None
-    (inner,) = module._modules.values()
-    return inner if _wrapper_name(module) else None
-
-
-def _wrapper_name(module: Any) -> str:
-    """Return the name of the library's wrapper class of *module*; empty for other modules."""
-    names = (each.__name__ for each in type(module).__mro__ if each.__module__.partition(".")[0] in _LIBRARIES)
-    return next((name for name in names if name in _WRAPPERS), "")
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the module inside DDP, FSDP and DeepSpeed's engine; a class with more of its own is a model itself."""
+    while isinstance(module, Wrapper) and len(module._modules) == 1 and not module._parameters:
+        module = module.module
+    return module
 
 
 def _is_of_library(module_class: type) -> bool:
@@ -285,7 +235,7 @@ def with_gradient(optimizer: Any) -> list[torch.Tensor]:
         return [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
 
 
-def is_of_keras(module: nn.Module) -> bool:
+def _is_of_keras(module: nn.Module) -> bool:
     """Return whether *module* is from Keras, which has its own optimizers and training loop."""
     return any(each.__module__.partition(".")[0] == "keras" for each in type(module).__mro__)
 

@@ -62,6 +62,8 @@ class Session:
         """Run *program*, a script or ``-m`` and a module with its arguments, and send the record."""
         # At its time limit the parent sends SIGTERM, and waits a little for the record.
         signal.signal(signal.SIGTERM, lambda *_: self.finish("time"))
+        # To the program's own processes the signal says something else.
+        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
         # The program shares a login node with others.
         torch.set_num_threads(1)
         pretend_cuda(self.left_out.gpu_count)
@@ -141,8 +143,6 @@ class Session:
             left_out=self.left_out,
         )
 
-        self.left_out.strategy = self.left_out.strategy or self.observer.strategy
-        self.left_out.precision = self.left_out.precision or self.observer.precision
         record, graph = record_of_step(observation)
 
         return {
@@ -151,7 +151,7 @@ class Session:
             "graph": to_document(graph) if graph is not None else None,
         }
 
-    def _replace(self, call: Call, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _replace(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._called_at_s = self._called_at_s or time.process_time()
         self._places.setdefault(id(call.module), len(self._places))
         # Called inside a compiled function, a model is compiled itself.

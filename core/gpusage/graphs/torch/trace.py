@@ -223,7 +223,9 @@ class _Tracer(TorchDispatchMode):
             return value
 
         if id(value) not in self.moved:
-            meta = torch.empty(value.shape, dtype=value.dtype, device=_META)
+            # A view of it must be of its kind: in inference mode PyTorch views no other tensor as one of that mode.
+            with torch.inference_mode(value.is_inference()):
+                meta = torch.empty(value.shape, dtype=value.dtype, device=_META)
             self.moved[id(value)] = (value, meta)
             if not isinstance(value, torch.nn.Parameter):
                 self.values.store(meta, value)

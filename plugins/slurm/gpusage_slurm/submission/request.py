@@ -94,7 +94,8 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
         RequestError: The comment is addressed to us and malformed, or its deadline is over.
     """
     script = submission.script
-    fields = {**read_script(script), **submission.fields} if script else submission.fields
+    offline = {"variable_comment": submission.comment, **read_script(script)} if script else {}
+    fields = {**offline, **submission.fields}
 
     for channel in _CHANNELS:
         text = fields.get(channel, "")
@@ -122,7 +123,7 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
         dry_run=fields.get("dry_run") == "1",
         first_run=None if model_request else _first_run(fields),
         shows_model=fields.get("shows_model") == "1" and bool(_learn_switch(fields)),
-        run_record=run_record(script or "", fields.get("work_dir", "")) if is_recorded else "",
+        run_record=run_record(script or "", fields.get("work_dir", ""), submission.arguments) if is_recorded else "",
         caveat=_CAVEAT.format(fields["export"]) if script and not _exports_all(fields) else None,
     )
 

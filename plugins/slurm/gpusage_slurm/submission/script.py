@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -154,12 +154,13 @@ def read_script(text: str) -> dict[str, str]:
     return fields
 
 
-def run_record(text: str, folder: str) -> str:
+def run_record(text: str, folder: str, arguments: Sequence[str] = ()) -> str:
     """Return the name of the record of a run of the script *text*, as gpusage_cli.lua does; empty if it has none.
 
     Args:
-        text: Of the script; one that is submitted with arguments of its own has another name.
+        text: Of the script.
         folder: Of its ``--chdir``, empty without one: sbatch then names the folder in which it was called.
+        arguments: Behind the script's name.
     """
     content = text.encode("utf-8", "replace")
     if not 0 < len(content) < _HEAD_CHARACTERS:
@@ -167,7 +168,7 @@ def run_record(text: str, folder: str) -> str:
 
     # Two polynomials, each modulo a prime; gpusage_request.lua's `digest` computes the same in doubles.
     one, other = 7, 11
-    for byte in content + b"\0" + os.fsencode(Path.cwd() / folder):
+    for byte in b"\0".join([content, *map(os.fsencode, (*arguments, Path.cwd() / folder))]):
         one, other = (one * 65599 + byte) % 2147483647, (other * 31337 + byte) % 4294967291
     return f"{one:010}{other:010}"
 

@@ -57,6 +57,12 @@ _DEVICES = re.compile(r"[A-Za-z0-9,/-]+")
 _GOING_ON = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "STOPPED", "SIGNALING")
 
 
+def usage_folder() -> Path:
+    """Return where the node's samplers keep usage: root's is in /run, and a sandbox's user has no place there."""
+    usual = "/run/gpusage-usage" if os.geteuid() == 0 else f"/tmp/gpusage-usage-{os.geteuid()}"  # noqa: S108 - checked
+    return Path(os.environ.get("GPUSAGE_USAGE_FOLDER", usual))
+
+
 def post_limit(folder: UsageSpool, node: str) -> None:
     """Put what limits the memory of jobs on *node*, this host, into its comment; try it once an hour."""
     posted, conf = folder.path / f"{folder.prefix}limit", Path(os.environ.get("SLURM_CONF", ""))
@@ -120,10 +126,7 @@ def main() -> None:
     # The job's own processes come first.
     os.nice(5)
 
-    # Root's usage is in /run; a sandbox's user has no place there.
-    usual = "/run/gpusage-usage" if os.geteuid() == 0 else f"/tmp/gpusage-usage-{os.geteuid()}"  # noqa: S108 - checked
-    place = Path(os.environ.get("GPUSAGE_USAGE_FOLDER", usual))
-    folder = UsageSpool(place, f"{os.environ.get('SLURM_CLUSTER_NAME', '')}.{node}.")
+    folder = UsageSpool(usage_folder(), f"{os.environ.get('SLURM_CLUSTER_NAME', '')}.{node}.")
 
     # The signals are waited for, not handled, so that one that comes early is not lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)

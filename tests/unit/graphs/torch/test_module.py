@@ -211,6 +211,12 @@ def test_a_model_that_keeps_what_it_worked_out_still_follows_the_batch() -> None
     assert graph_from_module(Built(forward), (torch.zeros(2, 4),)).fixed_batch_size is None
 
 
+def test_a_model_may_view_a_tensor_that_is_no_part_of_it() -> None:
+    strides = torch.tensor([8.0, 16.0])
+    graph = graph_from_module(Built(lambda x: x * strides[0]), (torch.zeros(2, 4),))
+    assert "Mul" in [node.op_type for node in graph.nodes]
+
+
 def test_a_model_that_looks_at_its_input_is_refused_in_one_sentence() -> None:
     with pytest.raises(GraphError, match="must take the same way whatever the values of its inputs are") as caught:
         graph_from_module(Built(lambda x: x if x.sum() > 0 else -x), (torch.zeros(2, 4),))

@@ -40,6 +40,7 @@ from gpusage_planning.simulator.sweep import (
     order_notes,
     ordering_of,
 )
+from multifactor import QUEUES, simulated
 
 ADVISOR = make_advisor()
 DAY_S = 86400.0
@@ -205,7 +206,7 @@ def test_a_packing_policy_goes_with_orders_that_suspend_nobody() -> None:
         result.output.split()
     )
     default = run("--generate", "50", "--order", "las")["policies"]
-    assert [one["policy"] for one in default] == ["slots+las", "price+las"]
+    assert [one["policy"] for one in default] == ["slots+las", "price-online+las"]
 
 
 def test_run_times_are_predicted_by_limits_or_with_an_error(tmp_path: Path) -> None:
@@ -228,3 +229,11 @@ def test_notes_say_what_predictions_and_suspensions_are() -> None:
     assert "deviation of 0.5" in " ".join(order_notes([OrderSettings(name="srtf", duration_error=0.5)]))
     assert "takes 40 s to go on" in " ".join(order_notes([OrderSettings(name="las", preemption_s=40.0)]))
     assert list(order_notes([OrderSettings(name="fifo")])) == []
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_jobs_start_in_the_order_of_slurm_s_priorities(name: str) -> None:
+    """tests/slurm/test_multifactor.py has a real Slurm start them in the same order."""
+    jobs, order = QUEUES[name]
+    starts_s = simulated(jobs).start_s
+    assert " ".join(jobs[place].name for place in np.argsort(starts_s, kind="stable")) == order

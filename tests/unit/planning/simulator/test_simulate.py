@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -273,3 +275,13 @@ def test_a_mistyped_number_of_gpus_takes_no_memory(tmp_path: Path) -> None:
     cluster.write_text('[[pools]]\nsite_type = "v100"\ngpu_count = 1000000000\n')
     with pytest.raises(RequestError, match=r"must have at most 1,000,000 GPUs to be simulated; got 1,000,000,000\."):
         run("--generate", "5", "--cluster", str(cluster))
+
+
+def test_waits_and_fairness_are_in_the_table_of_ratios() -> None:
+    words = ["--generate", "300", "--policy", "slots", "--policy", "packing", "--repetitions", "1"]
+    run = partial(CliRunner(env={"COLUMNS": "200"}).invoke, commands.simulate)
+    shown = [run([*words, "--load", load]).stdout for load in ("0.1", "3")]
+    idle, busy = (re.sub(r"\s+", " ", text) for text in shown)
+    titles = "utilization fairness GPU hours freed packing / slots"
+    assert f"policy makespan mean JCT p95 JCT mean wait p95 wait {titles}" in busy
+    assert f"policy makespan mean JCT p95 JCT {titles}" in idle, "nobody waits"

@@ -105,7 +105,7 @@ def exact_wait_s(month: Month) -> float:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers, solver.parameters.max_time_in_seconds = 2, 600
     assert solver.solve(model) == cp_model.OPTIMAL
-    return (solver.objective_value - float(jobs.submit_s.sum())) / len(jobs)
+    return (float(solver.objective_value) - float(jobs.submit_s.sum())) / len(jobs)
 
 
 def test_the_layouts_are_within_three_percent_of_the_best() -> None:

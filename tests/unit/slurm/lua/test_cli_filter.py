@@ -380,17 +380,17 @@ def test_a_job_whose_script_has_shown_its_model_has_that_comment_and_card(drive:
 
 
 @pytest.mark.parametrize(("chdir", "absolute"), [("", ""), ("runs", "/runs"), ("/scratch/é", None)])
-def test_validate_finds_the_record_of_a_script_that_sbatch_is_given_without_arguments(
+def test_validate_finds_the_record_of_a_script_and_its_arguments(
     drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chdir: str, absolute: str | None
 ) -> None:
     """Slurm makes the folder of --chdir a full path, and that of the command is the default."""
     monkeypatch.chdir(tmp_path)
     script = job_script(tmp_path, "#GPUSAGE learn=on\n# Größe 1")
     folder = chdir if absolute is None else f"{tmp_path}{absolute}"
-    options = f"{{ type = 'sbatch', chdir = {quoted(folder)}, argv = {{ [0] = {quoted(str(script))} }} }}"
+    options = f"{{ type = 'sbatch', chdir = {quoted(folder)}, argv = {{ [0] = {quoted(str(script))}, '0.1', 'é' }} }}"
     report = drive(sbatch(stand_in(tmp_path, "echo"), options, posix=True), XDG_CACHE_HOME=str(tmp_path))
     record = report["set"].partition("SLURM_GPUSAGE_LEARN=")[2].partition(" ")[0]
-    assert Path(record).name == run_record(script.read_text(), chdir)
+    assert Path(record).name == run_record(script.read_text(), chdir, ["0.1", "é"])
     assert run_record("#" * 16384, chdir) == run_record("", chdir) == ""
 
 
