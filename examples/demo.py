@@ -7,6 +7,7 @@ and leads jobs to it is gpusage's own.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -134,7 +135,7 @@ def main() -> None:
         (cluster.layout.jobs / "seen").touch()
         print_headline("A job that needs more memory than its share has: it fails, and runs again with a whole GPU")
         show_rescue(cluster)
-        print_headline("A job without a comment: its own run shows its model, and the next one is decided by that")
+        print_headline("A job without a comment: gpusage only observes its first steps")
         show_first_run(cluster)
         print_headline("kill -9 gpusaged: the next job goes through as its user wrote it")
         kill_daemon(cluster)
@@ -252,7 +253,7 @@ def show_rescue(cluster: Sandbox) -> None:
 
 
 def show_first_run(cluster: Sandbox) -> None:
-    """Run a program that names no model, wait until it has shown its model, and submit it again."""
+    """Run a program that names no model, and show what was seen of it."""
     if find_spec("torch") is None:
         console.print("This needs PyTorch, 5 GB: make extras EXTRAS=torch; then make demo again.")
         return
@@ -261,17 +262,15 @@ def show_first_run(cluster: Sandbox) -> None:
     options = ("--gres=gpu:1", "--job-name=unnamed")
     first = submit(cluster, Example(why="no comment: a whole GPU", options=options), script, cache)
     deadline_s = time.monotonic() + FIRST_RUN_S
-    while not any(cache.glob("gpusage/runs/*[0-9].json")):
+    while not any(cache.glob("gpusage/runs/*/*.json")):
         if time.monotonic() > deadline_s:
             sys.exit("demo: error: the job did not show its model")
         time.sleep(0.2)
-    console.print(f"  job {first} has shown its model; the same line again:")
-    second = submit(cluster, Example(why="the same, without a comment", options=options), script, cache)
-    text = cluster.run("scontrol", "show", "job", second).stdout
-    request = next((word for word in text.split() if word.startswith("TresPerNode=")), "")
-    console.print(f"  scontrol show job {second}: {request}")
-    if "mps" not in request:
-        sys.exit("demo: error: the second job has no share")
+    (path,) = cache.glob("gpusage/runs/*/*.json")
+    seen = json.loads(path.read_text(encoding="utf-8"))
+    shapes = [shape for call in seen["calls"] for shape, _ in call["shapes"]]
+    console.print(f"  seen in job {first}: {seen['optimizers'][0]}, inputs {shapes[:2]}")
+    console.print("  Once its node has measured it for a minute, the same line gets a share (docs/capture.md).")
 
 
 def kill_daemon(cluster: Sandbox) -> None:

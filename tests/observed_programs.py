@@ -68,7 +68,7 @@ def tell():
         "path": sys.path,
         "variables": sorted(name for name in os.environ if name != "TOLD"),
         "threads": threading.active_count(),
-        "children": pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text(),
+        "children": len(pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
         "files": sorted(
             re.sub(r"\d+|pym-\S+", "", os.readlink(each))
             for each in pathlib.Path("/proc/self/fd").iterdir() if os.path.lexists(each)
@@ -480,9 +480,9 @@ train(model)
     "an interrupt from the keyboard": Program(
         source="""
 import signal, threading, time
-threading.Thread(target=lambda: (time.sleep(1), os.kill(os.getpid(), signal.SIGINT))).start()
 model = Network()
 try:
+    threading.Thread(target=lambda: (time.sleep(0.5), os.kill(os.getpid(), signal.SIGINT))).start()
     while True: train(model, 1)
 except KeyboardInterrupt: print("interrupted")
 model = Network()

@@ -179,9 +179,11 @@ def test_each_query_of_the_dashboard_has_an_answer_of_a_real_prometheus(
     for _ in range(5):
         daemon.ask()
     eventually(lambda: all(query_prometheus(prometheus, query) for query in queries()))
-    (saved,) = (query for query in queries() if "requested" in query)
-    # an hour on 40 % of a GPU, which would have been an hour on all of it, by a price of nothing
-    eventually(lambda: float(query_prometheus(prometheus, saved)[0]["value"][1]) == pytest.approx(0.6, rel=0.2))
+    (freed,) = (query for query in queries() if "requested" in query)
+    # An hour on a share with nobody beside it, which would have been an hour on the whole GPU, by a price of nothing.
+    held = "sum(gpusage_gpu_held_seconds_total)"
+    eventually(lambda: query_prometheus(prometheus, held)[0]["value"][1] == "3600")
+    eventually(lambda: float(query_prometheus(prometheus, freed)[0]["value"][1]) == pytest.approx(0.0, abs=0.2))
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are(measured: tuple[Any, int]) -> None:

@@ -1,16 +1,21 @@
-"""A command without a model is observed in its own run on YARN, and the next one is decided by what that showed."""
+"""A command without a model is observed in its own run on YARN, and what was measured decides the next one."""
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import yarn_applications as apps
+from gpusage.store.opening import open_store
+from gpusage_hooks.types import Usage
 from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.yarn.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from waiting import wait_until
@@ -24,7 +29,7 @@ import torch
 from torch import nn
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(8):
+for _ in range(40):
     optimizer.zero_grad()
     model(torch.randn(16, 64)).sum().backward()
     optimizer.step()
@@ -62,9 +67,28 @@ def test_the_second_run_of_a_command_is_decided_by_what_the_first_one_showed(clu
         return document
 
     first = submit(*command)
-    wait_until(lambda: [*cache.glob("gpusage/runs/*.card.json")])
+    wait_until(lambda: [*cache.glob("gpusage/runs/*/*.json")])
+    assert submit("--dry-run", *command)["code"] == "KEEP"  # nothing was measured yet
+    question = "from gpusage.settings.configuration_file import load_configuration as load; print(load().store.url)"
+    url = cluster.run(sys.executable, "-c", question).stdout.strip()
+    with closing(open_store(url)) as store:
+        usage = Usage(
+            number="",
+            manager="yarn",
+            job_id=str(first["application"]),
+            user=getpass.getuser(),
+            gpu="v100-sxm2-16gb",
+            outcome="completed",
+            started_at_s=time.time() - 60,
+            ended_at_s=time.time(),
+            sampled_s=60,
+            alone_s=60,
+            gpu_utilization=0.2,
+            memory_bytes=2 * 10**9,
+        )
+        store.record_usage([usage])
     second = submit("--dry-run", *command)
     assert (first["code"], second["code"]) == ("KEEP", "REWRITE")
-    assert f"as job {first['application']}'s run showed" in str(second["reasons"])
+    assert f"in job {first['application']}'s run: busy 20 %" in str(second["reasons"])
     program.write_text(f"{PROGRAM}\n# another program")
     assert submit("--dry-run", *command)["code"] == "KEEP"

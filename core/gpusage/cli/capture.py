@@ -142,8 +142,9 @@ def _run_of(job_id: str) -> RecordedRun:
 
 
 def _program_of_run(run: RecordedRun) -> Program:
-    python, *words = run.command
-    return Program(python=(python,), words=tuple(words), folder=str(run.folder), gpu_count=run.document.get("world", 1))
+    python, *words = run.document["command"]
+    folder, world = run.document["folder"], run.document.get("world", 1)
+    return Program(python=(python,), words=tuple(words), folder=folder, gpu_count=world)
 
 
 def _keep_card(run: RecordedRun, captured: Captured, graph: ModelGraph) -> None:

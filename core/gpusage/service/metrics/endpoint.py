@@ -47,8 +47,8 @@ AMOUNTS = {
     "booked": "as granted, a share as its part",
     "used": "with a kernel running",
     "idle": "without a kernel running",
-    "held": "that was kept from other jobs, of two on a GPU half for each",
     "unseen": "for which it is unknown whether a kernel ran",
+    "held": "that was kept from other jobs, of two on a GPU half for each",
 }
 Address = tuple[str, int]
 Request = socket.socket | tuple[bytes, socket.socket]

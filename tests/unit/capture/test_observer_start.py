@@ -1,0 +1,63 @@
+"""Every Python on this host starts as it does without the observer, and imports a PyTorch as it does without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpusage.capture import ON_START
+
+PYTHONS = sorted({sys.executable, *map(str, Path.home().glob(".pyenv/versions/*/bin/python"))})
+"""Of pyenv, where it is installed."""
+SOURCE = """
+import os, sys
+print(sorted(sys.modules), sys.path, [type(each) for each in sys.meta_path if type(each).__name__ != "_Finder"])
+print(sorted(name for name in os.environ if "GPUSAGE" not in name and name != "PYTHONPATH"))
+import torch
+print(torch.name, sorted(sys.modules), type(getattr(torch, "__spec__", None)), sys.path)
+print([type(each) for each in sys.meta_path])
+"""
+TORCHES = {
+    "failing": "raise ImportError('no such library')",
+    "odd": "class nn: Module = None\nname = 1",
+}
+
+
+@pytest.mark.parametrize("options", [[], ["-S"], ["-I"]], ids=str)
+@pytest.mark.parametrize("torch", TORCHES)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_it_starts_and_ends_alike(tmp_path: Path, python: str, torch: str, options: list[str]) -> None:
+    if python.split("/")[-3].startswith("2.") and "-I" in options:
+        pytest.skip("Python 2 has no -I")
+    (tmp_path / "torch.py").write_text(TORCHES[torch])
+    (tmp_path / "main.py").write_text(SOURCE)
+    shadowed = (
+        "pluggy",
+        "hmac",
+        "secrets",
+        "hashlib",
+        "json",
+        "importlib",
+        "observer",
+        "gpusage",
+        "threading",
+        "atexit",
+    )
+    for name in shadowed:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    endings = []
+    for paths in ([], [str(ON_START)]):
+        variables = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", "GPUSAGE_LEARN_JOB": "JOB"}
+        variables |= {"PYTHONPATH": paths[0], "GPUSAGE_LEARN": str(tmp_path / "runs/1")} if paths else {}
+        done = subprocess.run(
+            [python, *options, "main.py"], cwd=tmp_path, env=variables, capture_output=True, check=False, timeout=60
+        )
+        # Without its `site`, Python reads PYTHONPATH and no sitecustomize, which would take our folder off again.
+        output = done.stdout.decode().replace(f"{str(ON_START)!r}, ", "") if "-S" in options else done.stdout.decode()
+        endings.append((done.returncode, output, done.stderr))
+    assert endings[0] == endings[1]
+    assert not (tmp_path / "runs").exists()
