@@ -151,7 +151,8 @@ class Advisor(Predictor):
         if job.submitter is not self.submitter or is_outside:
             mode: SiteMode = "observe" if is_outside else self.mode
             return replace(self, submitter=job.submitter, mode=mode).advise(job, cluster, read_model)
-        request, measured = job.model_request, self.learned.measured(job.first_run, job.submitter)
+        request = job.model_request
+        measured = self.learned.measured(job.first_run, job.submitter) if job.first_run else {}
         if request is None and job.request.gpu_count and (measured or self.history != "off"):
             return self._advise_by_history(job, cluster, measured)
 
@@ -242,7 +243,8 @@ class Advisor(Predictor):
         if evidence and alone.utilization is not None and self.without_contradicted_values(graph, workload) != workload:
             at = f" for batch {alone.batch_size}" if alone.batch_size else ""
             evidence += f", not {100 * alone.utilization:.0f} % as you gave{at}"
-        reasons += [text for text in (evidence, doubt) if text]
+        reasons += [evidence] if evidence else []
+        reasons += [doubt] if doubt else []
         return replace(decision, reasons=tuple(reasons))
 
     def decide_by_history(
