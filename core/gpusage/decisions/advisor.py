@@ -151,7 +151,8 @@ class Advisor(Predictor):
         if job.submitter is not self.submitter or is_outside:
             mode: SiteMode = "observe" if is_outside else self.mode
             return replace(self, submitter=job.submitter, mode=mode).advise(job, cluster, read_model)
-        request, measured = job.model_request, self.learned.measured(job.first_run, job.submitter)
+        request = job.model_request
+        measured = self.learned.measured(job.first_run, job.submitter) if job.first_run else {}
         if request is None and job.request.gpu_count and (measured or self.history != "off"):
             return self._advise_by_history(job, cluster, measured)
 
@@ -260,8 +261,7 @@ class Advisor(Predictor):
         gpus = {pool.gpu: self.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None}
         rows = [*gpus.values()]
         answers = self.hooks.find_observed_figures(NO_GRAPH, Workload(), rows, self.submitter)
-        history = estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)
-        estimates = measured or history
+        estimates = measured or estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)
         policy_input = input_by_history(job, cluster, gpus, estimates, self.rules)
         if policy_input is None:
             return _keep_decision(job, *reasons_of(estimates), *request.obstacles), estimates
