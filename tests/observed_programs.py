@@ -123,7 +123,7 @@ class Ending:
     status: int
     output: str
     errors: str
-    told: dict[str, object]
+    left: dict[str, object]
 
 
 def write_program(program: Program, folder: Path) -> None:
@@ -139,10 +139,10 @@ def write_program(program: Program, folder: Path) -> None:
 def run(program: Program, folder: Path, server: ForkServer, *, record: Path | None, observer: str = "") -> Ending:
     """Run *program* in *folder*; observed if there is a *record* to write, by another *observer* if one is given."""
     write_program(program, folder)
-    told = folder / "told.json"
-    told.unlink(missing_ok=True)
+    path = folder / "told.json"
+    path.unlink(missing_ok=True)
     variables = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
-    variables |= {"TOLD": str(told), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **program.variables}
+    variables |= {"TOLD": str(path), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **program.variables}
     if record is not None:
         paths = [str(ON_START), *filter(None, [variables.get("PYTHONPATH", "")])]
         ours = {"GPUSAGE_LEARN": program.record or str(record), "GPUSAGE_LEARN_JOB": "JOB_NUMBER"}
@@ -157,9 +157,9 @@ def run(program: Program, folder: Path, server: ForkServer, *, record: Path | No
             status = done.returncode
         else:
             status = server.run({"folder": str(folder), "variables": variables, "observer": observer})
-    document = json.loads(told.read_text()) if told.exists() else {}
+    document = json.loads(path.read_text()) if path.exists() else {}
     texts = [anonymous((folder / name).read_text()) for name in ("output", "errors")]
-    return Ending(status=status, output=texts[0], errors=texts[1], told=document)
+    return Ending(status=status, output=texts[0], errors=texts[1], left=document)
 
 
 class ForkServer:
@@ -259,17 +259,17 @@ MEMORY_MIB = 8
 
 def differences(alone: Ending, observed: Ending) -> dict[str, object]:
     """Return what differs between two runs, by name; empty where nobody can tell them apart."""
-    found: dict[str, object] = {}
+    unequal: dict[str, object] = {}
     for name in ("status", "output", "errors"):
         one, other = getattr(alone, name), getattr(observed, name)
         if one != other:
-            found[name] = (one, other)
-    for name, value in alone.told.items():
-        other = observed.told.get(name)
+            unequal[name] = (one, other)
+    for name, value in alone.left.items():
+        other = observed.left.get(name)
         is_near = isinstance(value, int) and isinstance(other, int) and abs(value - other) <= MEMORY_MIB
         if value != other and not (name in ("memory", "peak") and is_near):
-            found[name] = (value, other)
-    return found
+            unequal[name] = (value, other)
+    return unequal
 
 
 PROGRAMS: dict[str, Program] = {

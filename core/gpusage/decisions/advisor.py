@@ -262,8 +262,7 @@ class Advisor(Predictor):
         gpus = {pool.gpu: self.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None}
         rows = [*gpus.values()]
         answers = self.hooks.find_observed_figures(NO_GRAPH, Workload(), rows, self.submitter)
-        history = estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)
-        estimates = measured or history
+        estimates = measured or estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)
         policy_input = input_by_history(job, cluster, gpus, estimates, self.rules)
         if policy_input is None:
             return _keep_decision(job, *reasons_of(estimates), *request.obstacles), estimates

@@ -240,10 +240,10 @@ class Learned:
         workload = replace(request.workload, alone=replace(alone, utilization=utilization))
         return replace(request, workload=workload)
 
-    def measured(self, request: ModelRequest | None, submitter: Submitter) -> Mapping[str, ObservedFigures]:
+    def measured(self, request: ModelRequest, submitter: Submitter) -> Mapping[str, ObservedFigures]:
         """Return the figures of the earlier runs that *request* names, on the GPU of the newest; none of other GPUs."""
         runs = self._first_runs(request, submitter)
-        if request is None or not runs:
+        if not runs:
             return {}
         gpu = runs[0][1].gpu
         runs = [(job, run) for job, run in runs if run.gpu == gpu]
@@ -258,10 +258,10 @@ class Learned:
         figures = (Figure(interval=each, source=source) for each in (busy, memory))
         return {gpu: ObservedFigures(gpu_utilization=next(figures), memory_bytes=next(figures))}
 
-    def _first_runs(self, request: ModelRequest | None, submitter: Submitter) -> Sequence[tuple[str, FirstRun]]:
+    def _first_runs(self, request: ModelRequest, submitter: Submitter) -> Sequence[tuple[str, FirstRun]]:
         """Return the runs that *request* names, the newest first."""
         # A user may name any number; only that user's own runs are under it.
-        if request is None or not self.first_runs:
+        if not (self.first_runs and request.first_run):
             return ()
         runs = ((job, self.first_runs.get((submitter.user, job))) for job in request.first_run.split("+"))
         return [(job, run) for job, run in runs if run is not None]

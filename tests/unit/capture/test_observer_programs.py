@@ -78,5 +78,5 @@ def test_an_observer_that_fails_anywhere_changes_nothing(how: str, tmp_path: Pat
     for number, observer in enumerate(observers[:: 20 if how.startswith("raise SystemExit") else 1]):
         observed = run(program, tmp_path / "job", server, record=tmp_path / f"runs/{number}", observer=observer)
         left = {"hooks", "variables"} if how != "sys.modules['time'].sleep(0.001)" else set()
-        found = differences(alone, observed)
-        assert found.keys() <= left, (observer, found)
+        unequal = differences(alone, observed)
+        assert unequal.keys() <= left, (observer, unequal)
