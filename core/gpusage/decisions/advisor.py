@@ -243,8 +243,7 @@ class Advisor(Predictor):
         if evidence and alone.utilization is not None and self.without_contradicted_values(graph, workload) != workload:
             at = f" for batch {alone.batch_size}" if alone.batch_size else ""
             evidence += f", not {100 * alone.utilization:.0f} % as you gave{at}"
-        reasons += [evidence] if evidence else []
-        reasons += [doubt] if doubt else []
+        reasons += filter(None, (evidence, doubt))
         return replace(decision, reasons=tuple(reasons))
 
     def decide_by_history(
