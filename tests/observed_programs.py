@@ -282,6 +282,16 @@ PROGRAMS: dict[str, Program] = {
             "gpusage.py": "import sys\nif sys.argv[0] != 'main.py': raise SystemExit(2)",
         },
     ),
+    "a working folder that is gone": Program(
+        source="""
+here, folder = os.getcwd(), "gone"
+os.mkdir(folder); os.chdir(folder); os.rmdir(f"{here}/{folder}")
+model = Network()
+train(model)
+os.chdir(here)
+""",
+        variables={"PYTHONPATH": ":lib"},
+    ),
     "a lock in an at-fork hook": Program(
         source="""
 import threading
@@ -883,6 +893,7 @@ CI = (
     *("our names beside it", "a lock in an at-fork hook", "a forward with shared state"),
     *("a thread that waits for any child", "a list of three million", "a compiled step"),
     *("the stack in a forward", "the depth of recursion", "a timer that raises", "a PyTorch that fails"),
+    "a working folder that is gone",
 )
 """What attacks found, and what is likeliest to break."""
 

@@ -41,6 +41,16 @@ def test_a_program_ends_as_it_does_without_the_observer(name: str, tmp_path: Pat
         assert json.loads(path.read_text())["job"] == "7"
 
 
+def test_an_array_of_jobs_does_not_fill_the_home_of_its_user(tmp_path: Path, server: ForkServer) -> None:
+    record = tmp_path / "runs/1234"
+    record.mkdir(parents=True)
+    for number in range(64):
+        (record / f"{number}.json").touch()
+    observed = run(PROGRAMS["plain"], tmp_path / "job", server, record=record)
+    assert observed.status == 0
+    assert len([*record.iterdir()]) == 64
+
+
 def broken_observers(how: str) -> list[str]:
     """Return the text of the observer with one of its statements broken, for each statement of a function."""
     text = OBSERVER.read_text()

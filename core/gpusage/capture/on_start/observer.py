@@ -24,7 +24,7 @@ INFERENCE_CALLS = 32  # equal ones without a gradient and an update, after which
 BUDGET_S = 0.05
 MAXIMUM_READS, MAXIMUM_CALLS, MAXIMUM_LEAVES, MAXIMUM_PARTS = 20_000, 64, 1_000, 1_000
 MAXIMUM_UPDATES = 128  # of all optimizers: the first one may be given up
-MAXIMUM_CHARACTERS = 1 << 18  # as `gpusage.cli.cards.first_run` reads it
+MAXIMUM_CHARACTERS, MAXIMUM_RECORDS = 1 << 18, 64  # as `gpusage.cli.cards.first_run` reads it; of a script
 MAXIMUM_PROGRAM_BYTES = 1 << 20
 LEAST_FREE_BYTES = 256 << 20  # of the host's memory
 PRIME = 2**128 - 159
@@ -196,7 +196,7 @@ class Run:
             for name in ("GPUSAGE_LEARN", "GPUSAGE_LEARN_JOB"):
                 os.environ.pop(name, None)
             paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-            left = [path for path in paths if os.path.abspath(path) != self.folder]
+            left = [path for path in paths if os.path.normpath(path) != self.folder]  # asks for no working folder
             if left and left != paths:
                 os.environ["PYTHONPATH"] = os.pathsep.join(left)
             elif not left:
@@ -344,7 +344,8 @@ class Run:
         distributed, world, rank = torch.distributed, int(os.environ.get("WORLD_SIZE", "1")), 0
         if distributed.is_available() and distributed.is_initialized():
             world, rank = distributed.get_world_size(), distributed.get_rank()
-        if rank:
+        # The next sbatch of the script removes old ones; an array of jobs must not fill its user's home until then.
+        if rank or (not self.path and os.path.isdir(self.record) and len(os.listdir(self.record)) >= MAXIMUM_RECORDS):
             self.end()
             return
         step_time_s = self.step_time_s()
@@ -369,8 +370,7 @@ class Run:
             os.makedirs(folder, 0o700, exist_ok=True)
         flags = os.O_TRUNC if self.path else os.O_EXCL | os.O_CREAT
         file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
-        self.path = path
-        is_whole = False
+        self.path, is_whole = path, False
         try:
             is_whole = len(text) <= MAXIMUM_CHARACTERS and os.write(file, text.encode("ascii")) == len(text)
         finally:

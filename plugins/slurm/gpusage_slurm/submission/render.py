@@ -163,8 +163,8 @@ def features_of(gpu_types: Sequence[str], pools: tuple[GpuPool, ...]) -> tuple[t
         counted = Counter(word for usable in left for word in usable)
         words.append(min(counted, key=lambda word: (-counted[word], word not in usual, word)))
         left = [usable for usable in left if words[-1] not in usable]
-    reached = {pool.site_type: pool.gpu_count for pool, usable in places if usable}
-    return tuple(sorted(words)), sum(reached.values())
+    missed = {pool.site_type for pool, usable in places if not usable}  # nobody knows how many GPUs of it they lead to
+    return tuple(sorted(words)), sum(pool.gpu_count for pool in wanted if pool.site_type not in missed)
 
 
 def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ...]) -> int | None:

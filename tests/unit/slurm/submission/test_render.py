@@ -341,6 +341,12 @@ def test_a_whole_gpu_is_held_to_types_by_features_or_by_a_name(
         assert rendered_job.fields == {"set.gres": "gpu:h100:1"}
 
 
+def test_a_feature_of_one_node_does_not_stand_for_all_nodes_of_its_type() -> None:
+    kinds = (NodeKind(features=("x", "large")), NodeKind(features=("x",)))
+    mixed = dataclasses.replace(place("h100"), node_kinds=kinds, node_features=tuple(kind.features for kind in kinds))
+    assert rendered(job_of(), pools=(mixed, place("t4", "x")), required_gpus=("h100",)).after == "gres/gpu:h100:1"
+
+
 def test_a_constraint_of_the_job_s_own_is_joined_and_its_preference_left() -> None:
     job = job_of(tres_per_node="gres:gpu:1", features="ib2&x")
     pools = (place("h100", "hopper", "ib2", "x"), place("1g.10gb", "mig", "ib2", "x"))
