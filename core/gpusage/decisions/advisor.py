@@ -243,7 +243,7 @@ class Advisor(Predictor):
         if evidence and alone.utilization is not None and self.without_contradicted_values(graph, workload) != workload:
             at = f" for batch {alone.batch_size}" if alone.batch_size else ""
             evidence += f", not {100 * alone.utilization:.0f} % as you gave{at}"
-        reasons += [text for text in (evidence, doubt) if text]
+        reasons += filter(None, (evidence, doubt))
         return replace(decision, reasons=tuple(reasons))
 
     def decide_by_history(

@@ -233,7 +233,7 @@ class Learned:
     def with_first_run(self, request: ModelRequest, submitter: Submitter) -> ModelRequest:
         """Return *request* with the utilization of the runs that showed it, if *submitter*'s nodes sampled one."""
         alone = request.workload.alone
-        runs = self._first_runs(request, submitter) if alone.utilization is None else ()
+        runs = self._first_runs(request, submitter) if request.first_run and alone.utilization is None else ()
         if not runs:
             return request
         utilization = max(run.utilization for _, run in runs)
