@@ -88,7 +88,7 @@ def test_the_second_run_of_a_command_is_decided_by_what_the_first_one_showed(clu
         )
         store.record_usage([usage])
     second = submit("--dry-run", *command)
-    assert (first["code"], second["code"]) == ("KEEP", "REWRITE"), second
+    assert (first["code"], second["code"]) == ("KEEP", "REWRITE"), second["reasons"]
     assert f"in job {first['application']}'s run: busy 20 %" in str(second["reasons"])
     program.write_text(f"{PROGRAM}\n# another program")
     assert submit("--dry-run", *command)["code"] == "KEEP"

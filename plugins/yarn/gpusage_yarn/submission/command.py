@@ -254,7 +254,7 @@ def _decide(
     job = replace(job, model_request=model_request, first_run=first_run, shows_model=shows_model)
 
     card = card_of(model_request) if model_request else ""
-    advisor = with_cache(advisor, card)
+    advisor = with_cache(advisor, card) if card else advisor  # a cache has nothing learned
     size = ContainerSize(memory_mib=submit_options.memory_mib, vcores=submit_options.vcores)
     return plan_submission(advisor, job, decode(card) if card else None, snapshot, size)
 
