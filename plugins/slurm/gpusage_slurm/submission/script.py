@@ -168,7 +168,7 @@ def run_record(text: str, folder: str, arguments: Sequence[str] = ()) -> str:
 
     # Two polynomials, each modulo a prime; gpusage_request.lua's `digest` computes the same in doubles.
     one, other = 7, 11
-    for byte in b"\0".join([content, *map(os.fsencode, (*arguments, Path.cwd() / folder))]):
+    for byte in b"\0".join([content, *map(os.fsencode, (*arguments, str(Path.cwd() / folder)))]):
         one, other = (one * 65599 + byte) % 2147483647, (other * 31337 + byte) % 4294967291
     return f"{one:010}{other:010}"
 
