@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -27,6 +28,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def put(folder: Path, job: int, program: str = "train.py", **seen: object) -> None:
     """Write the record of *job*, the later the higher its number."""
     os.utime(write_run(folder, str(job), folder.parents[2] / program, **seen), (job, job))
+
+
+def test_the_runs_of_a_job_are_found_by_its_number_alone(folder: Path) -> None:
+    put(folder, 7)
+    record = json.loads(next(folder.iterdir()).read_text())
+    (folder / "8.forged.json").write_text(json.dumps({**record, "job": "8", "calls": None}).replace('"calls"', '"x"'))
+    assert [run.job for run in first_run.runs_of_job("7")] == ["7"]
+    assert first_run.runs_of_job("8") == first_run.runs_of_job("*") == first_run.runs_of_job("**") == []
 
 
 def test_the_newest_jobs_on_whole_gpus_count_and_the_step_time_of_one_of_them(folder: Path) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,7 @@ def runs_folder() -> Path:
 
 def runs_of_job(job: str) -> list[RecordedRun]:
     """Return the runs of the programs of *job*."""
-    return [run for path in runs_folder().glob(f"*/{job}.*.json") if (run := _read(path)) and run.job == job]
+    return [run for path in runs_folder().glob(f"*/{escape(job)}.*.json") if (run := _read(path)) and run.job == job]
 
 
 def keep_card(run: RecordedRun, captured: Captured, graph: ModelGraph) -> Path:
@@ -169,7 +170,7 @@ def _step_time(run: RecordedRun, catalogue: GpuCatalogue) -> str:
 
 def _read(path: Path) -> RecordedRun | None:
     document = _document(path)
-    is_ours = document.get("schema") == SCHEMA and {"program_digest", "command", "folder"} <= document.keys()
+    is_ours = document.get("schema") == SCHEMA and {"program_digest", "command", "folder", "calls"} <= document.keys()
     return RecordedRun(path=path, document=document) if is_ours else None
 
 

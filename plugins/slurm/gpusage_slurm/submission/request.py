@@ -95,7 +95,7 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
     """
     script = submission.script
     offline = {"variable_comment": submission.comment, **read_script(script)} if script else {}
-    fields = {**offline, **submission.fields}
+    fields = {**offline, **submission.fields} if script else submission.fields
 
     for channel in _CHANNELS:
         text = fields.get(channel, "")
