@@ -172,7 +172,8 @@ class Run:
     def begin(self, torch):
         """Look from now on at *torch*, the program's PyTorch."""
         is_patched = torch.nn.Module.__call__ is not torch.nn.Module._wrapped_call_impl
-        if is_hindered() or is_patched:
+        is_aside = self.thread != sys.modules["threading"].main_thread().ident  # only this thread's calls are seen
+        if is_hindered() or is_patched or is_aside:
             self.end()
             return
         self.torch = torch
