@@ -152,10 +152,6 @@ class Nodes:
         """Return the node of *gpu*, counted within the type."""
         return (gpu - self._start) // self._gpus_per_node
 
-    def empty_count(self, node: int) -> int:
-        """Return how many GPUs of *node* are empty."""
-        return self._empty_counts[node]
-
     def add(self, gpu: int) -> None:
         """Let *gpu* be empty."""
         place = gpu - self._start

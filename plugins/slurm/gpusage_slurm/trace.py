@@ -46,7 +46,7 @@ SECONDS = 60
 MODEL = "model="
 # Of a first line: a large file of another kind is not read whole.
 LONGEST_HEAD = 4096
-MOST_DIGITS = 18
+MOST_DIGITS = 11  # of seconds: dates end with the year 9999
 MOST_COUNTED = 1 << 50
 """Of a resource: Slurm's counter that was never read is near 2 to the 64."""
 DEADLINE_S = 600.0

@@ -129,3 +129,10 @@ def test_a_cluster_must_be_named_where_none_is(tmp_path: Path) -> None:
     report(tmp_path, job("1"))
     done = CliRunner().invoke(job_commands.report, ("--from", str(tmp_path / "sacct.txt")))
     assert "Option '--cluster' must name the file of the jobs' cluster" in str(done.exception)
+
+
+@pytest.mark.parametrize("changes", [{"ElapsedRaw": "9" * 18}, dict.fromkeys(("Submit", "Start"), "9" * 18)])
+def test_a_time_after_all_calendars_is_no_job(tmp_path: Path, changes: dict[str, str]) -> None:
+    done = report(tmp_path, job("1"), job("2", **changes))
+    assert done.exit_code == 0
+    assert "Rows that are not counted" in done.output
