@@ -103,6 +103,7 @@ class Program:
         starts: Whether Python's start and the import of PyTorch matter to it.
         shows: Whether its run must leave a record; ``None`` where it may.
         record: Where the record goes; empty for a folder of its own.
+        waits: Whether its first process calls no module, so that there the observation does not end.
     """
 
     source: str
@@ -114,6 +115,7 @@ class Program:
     starts: bool = False
     shows: bool | None = True
     record: str = ""
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +255,7 @@ def anonymous(text: str) -> str:
     return re.sub(r"(USDT|ERROR):[^\n]*|0x[0-9a-f]+|pid \d+|(\[rank\d+\]:\[)?W\d{4} [\d:.]+ \d+", "*", text)
 
 
-MEMORY_MIB = 8
+MEMORY_MIB = 24
 """By which two runs of one program may differ in any case."""
 
 
@@ -869,10 +871,11 @@ train(model)
 dist.destroy_process_group()
 tell = lambda: None
 """,
-        arguments=("-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "main.py"),
+        arguments=("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "main.py"),
     ),
     "mp.spawn": Program(
         starts=True,
+        waits=True,
         source="""
 import torch.distributed as dist, torch.multiprocessing as mp
 def work(rank, path):

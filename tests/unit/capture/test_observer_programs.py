@@ -31,7 +31,8 @@ def test_a_program_ends_as_it_does_without_the_observer(name: str, tmp_path: Pat
     program, record = PROGRAMS[name], tmp_path / "runs/1234"
     alone = run(program, tmp_path / "job", server, record=None)
     observed = run(program, tmp_path / "job", server, record=record)
-    assert differences(alone, observed) == {}
+    unequal = differences(alone, observed)
+    assert unequal.keys() <= ({"hooks", "variables"} if program.waits else set()), unequal
     written = [*record.glob("*.json")] if record.exists() else []
     assert len(written) <= 1
     # In a Python of its own its budget may end it.

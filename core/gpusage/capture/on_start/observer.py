@@ -136,10 +136,14 @@ def guarded(method):
         except RecursionError:  # the program is deep, and nothing is wrong with it
             pass
         except BaseException as error:
-            is_ours = not is_of_signal(error)
-            run.end()
-            if not is_ours:
-                raise
+            errors = [error]
+            try:
+                run.end()
+            except BaseException as another:
+                errors.append(another)
+            for each in errors:
+                if is_of_signal(each):
+                    raise each
         run.spent_s += perf_counter() - begun_s
 
     return call

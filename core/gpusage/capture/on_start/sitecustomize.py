@@ -57,9 +57,9 @@ class _Finder(object):
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
             return None
-        for other in list(sys.meta_path):
+        for other in sys.meta_path[sys.meta_path.index(self) + 1 :]:  # those before this one have found nothing
             find = getattr(other, "find_spec", None)  # old ones have none
-            spec = find(name, path, target) if find and other is not self else None
+            spec = find(name, path, target) if find else None
             if spec is not None:
                 if type(spec) is sys.modules["_frozen_importlib"].ModuleSpec:
                     spec.__class__ = _watched_class(self)
