@@ -121,13 +121,8 @@ def guarded(method):
     def call(run, *args):
         begun_s = perf_counter()
         try:
-            if (
-                run.is_over
-                or os.getpid() != run.process
-                or run.spent_s > BUDGET_S
-                or sys.getprofile()
-                or sys.gettrace()
-            ):
+            is_over = run.is_over or os.getpid() != run.process or run.spent_s > BUDGET_S
+            if is_over or sys.getprofile() or sys.gettrace():
                 run.end()
             elif _get_ident() == run.thread:
                 method(run, *args)
@@ -136,14 +131,14 @@ def guarded(method):
         except RecursionError:  # the program is deep, and nothing is wrong with it
             pass
         except BaseException as error:
-            errors = [error]
+            is_theirs = is_of_signal(error)
             try:
                 run.end()
             except BaseException as another:
-                errors.append(another)
-            for each in errors:
-                if is_of_signal(each):
-                    raise each
+                if is_of_signal(another):
+                    raise
+            if is_theirs:
+                raise
         run.spent_s += perf_counter() - begun_s
 
     return call

@@ -33,5 +33,5 @@ def test_words_that_are_none_of_the_listener_s_start_nothing(words: tuple[str, .
 
 def test_a_container_is_known_by_yarn_s_own_variable_and_cgroup() -> None:
     job = job_of("container_1", "GPU-1")
-    assert (job.identity.variable, job.identity.cgroup) == ("CONTAINER_ID=container_1", "container_1")
+    assert (job.identity.variable, job.identity.cgroups) == ("CONTAINER_ID=container_1", ("container_1",))
     assert job.devices == ("GPU-1",)
