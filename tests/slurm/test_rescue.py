@@ -152,7 +152,7 @@ def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sand
         waited = waiter.result().stdout.strip()  # it would have raised an error after the first run
     again = wait_for_state(sandbox, waited, "COMPLETED", restarts=1)
     assert " BACK gres/mps:" in again["AdminComment"]
-    assert "CUDA ran out of memory in its share" in again["AdminComment"]
+    assert "CUDA ran out of memory in its part of a GPU" in again["AdminComment"]
     assert again["Comment"] == LIGHT
 
     def reported() -> list[str]:
