@@ -21,8 +21,7 @@ fi
 yarn=${YARN_CONF_DIR:-${HADOOP_CONF_DIR:-/etc/hadoop/conf}}/yarn-site.xml
 if ! grep -qs /usr/libexec/gpusage/ "$yarn" &&
     { timeout 10 scontrol ping 2>/dev/null | grep -q UP || ! systemctl is-active --quiet slurmd 2>/dev/null; }; then
-    rm -f /usr/libexec/gpusage/gpusage_* /usr/libexec/gpusage/gpusage-mps /usr/libexec/gpusage/gpusage-wall /usr/libexec/gpusage/gpusage.lua /usr/libexec/gpusage/probe.py \
-        /usr/libexec/gpusage/usage.sh /usr/libexec/gpusage/gpusage-python /usr/libexec/gpusage/README
+    rm -f /usr/libexec/gpusage/gpusage[-_.]* /usr/libexec/gpusage/*.sh /usr/libexec/gpusage/probe.py /usr/libexec/gpusage/README
     rmdir /usr/libexec/gpusage 2>/dev/null
 fi
 if [ -d /run/systemd/system ]; then
