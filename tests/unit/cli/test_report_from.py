@@ -26,6 +26,7 @@ HOUR = 3600
 @pytest.fixture(autouse=True)
 def no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scontrol, "is_slurm_host", lambda: False)  # another test's Slurm may run on this host
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def job(number: str, used: str = "", **changes: str) -> list[str]:

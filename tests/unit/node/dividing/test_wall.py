@@ -5,7 +5,6 @@ On real Slurm, `tests/slurm/test_wall.py` tries the rest.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
@@ -225,8 +224,8 @@ def test_a_run_that_was_requeued_does_not_speak_for_the_next(node: Node) -> None
 
 def test_a_job_that_mps_does_not_serve_has_a_wall_too(node: Node) -> None:
     node.prolog(GPUSAGE_MPS_CONTROL="no-such-program")
-    with (node.root / f"gpu-{GPU}" / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # who waits for the cgroup does not hold it
+    # Who waits for the cgroup does not hold the lock.
+    subprocess.run(["flock", "--wait", "10", node.root / f"gpu-{GPU}" / "lock", "true"], check=True, timeout=60)
     node.start_step()
     wait_until(lambda: node.state() == "wall")
     assert node.held() == ("wall", PART_MIB, "MPS is not on this node")
