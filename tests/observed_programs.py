@@ -103,7 +103,7 @@ class Program:
         starts: Whether Python's start and the import of PyTorch matter to it.
         shows: Whether its run must leave a record; ``None`` where it may.
         record: Where the record goes; empty for a folder of its own.
-        waits: Whether its first process calls no module, so that there the observation does not end.
+        waits: Whether a process of it is not observed, or calls no module: there the variables of ours stay.
     """
 
     source: str
@@ -863,6 +863,7 @@ print(gc.callbacks, gc.garbage, gc.isenabled(), sys.gettrace(), sys.getprofile()
     ),
     "torchrun": Program(
         starts=True,
+        waits=True,
         source="""
 import torch.distributed as dist
 dist.init_process_group("gloo")
