@@ -92,10 +92,9 @@ def _slice(fields: Mapping[str, str], request: GpuRequest, slice_type: str, clus
     named = f"gpu:{alone.requestable_type}:1"
 
     # By the mark and the variable the task epilog knows what to do if its memory is too small.
-    next_types = {pool.requestable_type for pool in cluster.pools if pool.site_type in request.preferred_gpus[:1]} - {
-        ""
-    }
-    larger = f", {ELSE}{next_types.pop()}" if next_types else ""
+    names = (pool.requestable_type for pool in cluster.pools if pool.site_type in request.preferred_gpus[:1])
+    next_type = next(filter(None, names), "")
+    larger = f", {ELSE}{next_type}" if next_type else ""
     variables = {f"env.{DECISION_VARIABLE}": named} if request.memory_cap_bytes is not None else {}
     if not request.repeatable:
         variables[f"env.{RESCUE_VARIABLE}"] = "no"
@@ -114,7 +113,7 @@ def _whole_gpu(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster)
     alone = _type_that_leads_to(request.required_gpus, pools) if request.gpu_type is None else None
     if held is not None and (alone is None or reached_count >= alone.gpu_count):
         better, _ = features_of([name for name in request.preferred_gpus if name in request.required_gpus], pools)
-        is_vain = {*better} in ({*()}, {*words})
+        is_vain = not better or {*better} == {*words}
         first = None if is_vain or _is_tied(fields) else _join_constraint("|".join(better), own)
         prefer = {"set.prefer": first} if first else {}
         after = f"constraint {held}" + (f", prefer {first}" if first else "")
