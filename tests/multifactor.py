@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Colocation, Jobs, Kind, Tenant
+from gpusage_planning.simulator.contract import Jobs, Kind
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.orders import Multifactor, Ordering
 from gpusage_planning.simulator.policies import Slots
 from gpusage_planning.simulator.result import Result
 from gpusage_planning.simulator.rounds import simulate_ordered
+from simulated import UnslowedTruth
 
 GPUS = 4
 """Of the one node."""
@@ -62,22 +63,6 @@ QUEUES: dict[str, tuple[tuple[QueueJob, ...], str]] = {
 """Jobs in the order of submission, and the order in which they start."""
 
 
-class Truth:
-    """Every job runs at speed 1."""
-
-    def speed(self, _: int, __: int, /) -> float:
-        """Return the same for all."""
-        return 1.0
-
-    def memory_bytes(self, _: int, __: int, /) -> float:
-        """Return nothing."""
-        return 0.0
-
-    def colocation_of(self, tenants: list[Tenant], _: int, /) -> Colocation:
-        """Return a GPU at work."""
-        return Colocation((1.0,) * len(tenants), 1.0)
-
-
 def simulated(jobs: tuple[QueueJob, ...]) -> Result:
     """Return what the simulator does with *jobs* in the order `multifactor`."""
     fleet = Fleet(
@@ -97,4 +82,4 @@ def simulated(jobs: tuple[QueueJob, ...]) -> Result:
         users=tuple(users),
     )
     ordering = Ordering(order=Multifactor(), predicted_s=trace.limit_s)
-    return simulate_ordered(trace, fleet, Slots(fleet=fleet), Truth(), ordering)
+    return simulate_ordered(trace, fleet, Slots(fleet=fleet), UnslowedTruth(), ordering)

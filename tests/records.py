@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import time
+
 from gpusage.store.annotation import JobAnnotation, annotation_of_decision
 from gpusage_hooks.types import (
     Allocation,
@@ -65,6 +68,25 @@ USAGE = Usage(
     cpus=2,
     read_bytes=3 * 10**11,
 )
+
+
+def usage_alone(job_id: str, **more: str) -> Usage:
+    """Return the usage of a job of this user, which had a whole GPU for itself for the last minute."""
+    now_s = time.time()
+    return Usage(
+        number="",
+        job_id=job_id,
+        user=getpass.getuser(),
+        gpu="v100-sxm2-16gb",
+        outcome="completed",
+        started_at_s=now_s - 60,
+        ended_at_s=now_s,
+        sampled_s=60,
+        alone_s=60,
+        gpu_utilization=0.2,
+        memory_bytes=2 * 10**9,
+        **more,
+    )
 
 
 def annotation_of_record(record: DecisionRecord) -> JobAnnotation:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Colocation, Jobs, Kind, Tenant
+from gpusage_planning.simulator.contract import Jobs, Kind
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.policies import Slots
+from simulated import UnslowedTruth
 
 Counts = list[int]
 """GPUs on each node."""
@@ -99,22 +100,6 @@ class Easy:
         return on
 
 
-class Truth:
-    """Every job runs at speed 1."""
-
-    def speed(self, _: int, __: int, /) -> float:
-        """Return the same for all."""
-        return 1.0
-
-    def memory_bytes(self, _: int, __: int, /) -> float:
-        """Return nothing."""
-        return 0.0
-
-    def colocation_of(self, tenants: Sequence[Tenant], _: int, /) -> Colocation:
-        """Return a GPU at work."""
-        return Colocation((1.0,) * len(tenants), 1.0)
-
-
 def simulated(jobs: Sequence[Job], node_count: int, per_node: int) -> list[float]:
     """Return when the simulator starts each job."""
     one = GpuType(name="t", gpu_count=node_count * per_node, gpus_per_node=per_node)
@@ -130,7 +115,7 @@ def simulated(jobs: Sequence[Job], node_count: int, per_node: int) -> list[float
         kinds=(Kind(name="k"),),
         users=("someone",),
     )
-    starts: list[float] = simulate(trace, fleet, Slots(fleet=fleet), Truth()).start_s.tolist()
+    starts: list[float] = simulate(trace, fleet, Slots(fleet=fleet), UnslowedTruth()).start_s.tolist()
     return starts
 
 

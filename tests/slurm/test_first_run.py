@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from gpusage.store.opening import open_store
-from gpusage_hooks.types import Usage
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.creation import install_plugin
 from observed_programs import CI as WORST
 from observed_programs import PROGRAMS, anonymous, write_program
+from records import usage_alone
 from slurm_jobs import GENEROUS, show_job, submit_until, wait_for_state
 from waiting import wait_until
 
@@ -68,22 +66,7 @@ def run_and_learn(sandbox: Sandbox, script: Path, cache: Path) -> str:
     wait_until(lambda: [*cache.glob(f"gpusage/runs/*/{job}.*.json")], lambda: show_job(sandbox, job))
     wait_for_state(sandbox, job, "COMPLETED")
     with closing(open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")) as store:
-        usage = Usage(
-            number="",
-            manager="slurm",
-            job_id=job,
-            user=getpass.getuser(),
-            user_id=str(os.getuid()),
-            gpu="v100-sxm2-16gb",
-            outcome="completed",
-            started_at_s=time.time() - 60,
-            ended_at_s=time.time(),
-            sampled_s=60,
-            alone_s=60,
-            gpu_utilization=0.2,
-            memory_bytes=2 * 10**9,
-        )
-        store.record_usage([usage])
+        store.record_usage([usage_alone(job, manager="slurm", user_id=str(os.getuid()))])
     return job
 
 

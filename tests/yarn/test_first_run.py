@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,9 +13,9 @@ import pytest
 
 import yarn_applications as apps
 from gpusage.store.opening import open_store
-from gpusage_hooks.types import Usage
 from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.yarn.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
+from records import usage_alone
 from waiting import wait_until
 
 pytest.importorskip("torch")
@@ -72,21 +70,7 @@ def test_the_second_run_of_a_command_is_decided_by_what_the_first_one_showed(clu
     question = "from gpusage.settings.configuration_file import load_configuration as load; print(load().store.url)"
     url = cluster.run(sys.executable, "-c", question).stdout.strip()
     with closing(open_store(url)) as store:
-        usage = Usage(
-            number="",
-            manager="yarn",
-            job_id=str(first["application"]),
-            user=getpass.getuser(),
-            gpu="v100-sxm2-16gb",
-            outcome="completed",
-            started_at_s=time.time() - 60,
-            ended_at_s=time.time(),
-            sampled_s=60,
-            alone_s=60,
-            gpu_utilization=0.2,
-            memory_bytes=2 * 10**9,
-        )
-        store.record_usage([usage])
+        store.record_usage([usage_alone(str(first["application"]), manager="yarn")])
     second = submit("--dry-run", *command)
     assert (first["code"], second["code"]) == ("KEEP", "REWRITE"), second["reasons"]
     assert f"in job {first['application']}'s run: busy 20 %" in str(second["reasons"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,27 +12,12 @@ from click.testing import CliRunner
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
 from gpusage_planning import commands
-from gpusage_planning.simulator.contract import Backfill, Colocation, Jobs, Kind, Tenant
+from gpusage_planning.simulator.contract import Backfill, Jobs, Kind
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.policies import Slots
 from gpusage_planning.simulator.result import Result
-
-
-class Truth:
-    """Every job runs at speed 1."""
-
-    def speed(self, _: int, __: int, /) -> float:
-        """Return the same for all."""
-        return 1.0
-
-    def memory_bytes(self, _: int, __: int, /) -> float:
-        """Return nothing."""
-        return 0.0
-
-    def colocation_of(self, tenants: Sequence[Tenant], _: int, /) -> Colocation:
-        """Return a GPU at work."""
-        return Colocation((1.0,) * len(tenants), 1.0)
+from simulated import UnslowedTruth
 
 
 def simulated(
@@ -54,7 +38,7 @@ def simulated(
         kinds=(Kind(name="k"),),
         users=("someone",),
     )
-    return simulate(trace, fleet, Slots(fleet=fleet, backfill=backfill), Truth())
+    return simulate(trace, fleet, Slots(fleet=fleet, backfill=backfill), UnslowedTruth())
 
 
 def test_a_job_waits_for_room_on_one_node_where_a_pool_would_have_it() -> None:

@@ -12,13 +12,14 @@ import numpy as np
 from gpusage.cli.cluster_file import example_cluster
 from gpusage.decisions.advisor import make_advisor
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Arrival, Colocation, Demand, JobRequest, Jobs, Kind, Policy, Tenant
+from gpusage_planning.simulator.contract import Arrival, Demand, JobRequest, Jobs, Kind, Policy
 from gpusage_planning.simulator.engine import STUCK_AFTER_S, simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType, fleet_of
 from gpusage_planning.simulator.policies import Shipped
 from gpusage_planning.simulator.predictions import draw_kinds
 from gpusage_planning.simulator.scenario import POLICIES, scenario_of
 from gpusage_planning.simulator.source import generated
+from simulated import UnslowedTruth
 
 ADVISOR = make_advisor()
 LIGHT = next(place for place, kind in enumerate(draw_kinds()) if "regnet_y_400mf@224, batch 16" in kind.name)
@@ -76,22 +77,6 @@ class Bound(Policy):
         return ask._replace(stage="released") if ask.kind == 1 and ask.stage == "first" else None
 
 
-class Truth:
-    """Every job runs at speed 1."""
-
-    def speed(self, _: int, __: int, /) -> float:
-        """Return the same for all."""
-        return 1.0
-
-    def memory_bytes(self, _: int, __: int, /) -> float:
-        """Return nothing."""
-        return 0.0
-
-    def colocation_of(self, tenants: Sequence[Tenant], _: int, /) -> Colocation:
-        """Return a GPU at work."""
-        return Colocation((1.0,) * len(tenants), 1.0)
-
-
 def test_a_share_that_waits_gets_a_whole_gpu_of_another_type_after_a_while() -> None:
     """The first type's GPU is busy for 1000 s, the second's free from 20 s on; a job comes at 100 s and takes it."""
     columns = [(0.0, 1000.0, 0), (0.0, 20.0, 0), (30.0, 10.0, 1), (100.0, 10.0, 0)]
@@ -111,7 +96,7 @@ def test_a_share_that_waits_gets_a_whole_gpu_of_another_type_after_a_while() -> 
         kinds=(Kind(name="whole"), Kind(name="share")),
         users=("someone",),
     )
-    result = simulate(jobs, fleet, Bound(), Truth())
+    result = simulate(jobs, fleet, Bound(), UnslowedTruth())
     assert STUCK_AFTER_S == 60.0
     assert result.start_s.tolist() == [0.0, 0.0, 110.0, 100.0]
     assert result.gpu.tolist() == [0, 1, 1, 1]

@@ -7,39 +7,23 @@ the older one may have, as in the simulator; but CP-SAT knows which jobs will co
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage_hooks.types import Cluster, GpuPool
-from gpusage_planning.simulator.contract import Colocation, Jobs, Kind, Tenant
+from gpusage_planning.simulator.contract import Jobs, Kind
 from gpusage_planning.simulator.fleet import fleet_of
 from gpusage_planning.slices.layouts import WHOLE, boards_of
 from gpusage_planning.slices.search import Month, best_layout
+from simulated import UnslowedTruth
 
 pytestmark = pytest.mark.nightly
 INSTANCES = 20
 JOBS = 9
 SIZES = (1, 2, 3, 7)
 """Parts of the SMs that the kinds of jobs need."""
-
-
-class UnslowedTruth:
-    """A truth in which every job takes its time wherever it may run."""
-
-    def speed(self, _: int, __: int) -> float:
-        """Return 1."""
-        return 1.0
-
-    def memory_bytes(self, _: int, __: int) -> float:
-        """Return nothing: where a job may run is given."""
-        return 0.0
-
-    def colocation_of(self, tenants: Sequence[Tenant], _: int) -> Colocation:
-        """Return that nobody is slowed."""
-        return Colocation(tuple(1.0 for _ in tenants), 1.0)
 
 
 def instance(seed: int) -> Month:
