@@ -94,13 +94,16 @@ def ran(sandbox: Sandbox, held: HeldJob) -> str:
 
 
 def show_decision(sandbox: Sandbox, job: str) -> dict[str, Any]:
-    """Return what `gpusage decisions` says of a job once it has its usage."""
+    """Return what `gpusage decisions` says of a job once it has its usage: first slurmctld's own, then its node's."""
 
     def decision() -> dict[str, Any]:
         (only,) = json.loads(sandbox.run("gpusage", "decisions", job, "--json").stdout)["decisions"]
         return dict(only)
 
-    wait_until(lambda: decision()["usage"], lambda: sandbox.run("scontrol", "show", "nodes").stdout)
+    wait_until(
+        lambda: [each for each in decision()["usage"] if each["sampled_s"]],
+        lambda: sandbox.run("scontrol", "show", "nodes").stdout,
+    )
     return decision()
 
 
@@ -188,6 +191,11 @@ def holding(sandbox: Sandbox, *held_bytes: str) -> str:
     return "\n".join([f"printf '%s' '{FACTS}' >{facts}", f": >{facts}.looks", *shown, "wait"])
 
 
+def fresh_name() -> str:
+    """Return a name that no job had: the next of one name or script, whatever its numbers, is whole after a failure."""
+    return "".join(chr(ord("a") + int(digit)) for digit in str(time.time_ns()))
+
+
 CAP = "${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT#0=}"
 FILLED = f"cap={CAP}; cap=$((${{cap%M}} * 1048576))"
 LIGHT = COMMENT.replace(",slowdown=1", "")
@@ -196,7 +204,7 @@ LIGHT = COMMENT.replace(",slowdown=1", "")
 @pytest.mark.one_release
 def test_a_share_that_fails_after_its_cap_was_filled_did_not_lack_memory(sandbox: Sandbox) -> None:
     """An allocator that keeps what it frees fills every cap; what failed here was no program on the GPU."""
-    name = f"--job-name=filled-{time.time_ns()}"  # the next try of a job of one name or script is whole, here as well
+    name = f"--job-name={fresh_name()}"
     wrap = f": {name}\n{FILLED}\n{holding(sandbox, 'cap')}\nexit 1"
     job = submit_share(sandbox, f"--comment={LIGHT}", name, wrap=wrap)
     release(sandbox, job)
@@ -211,8 +219,8 @@ def test_a_share_that_fails_after_its_cap_was_filled_did_not_lack_memory(sandbox
 @pytest.mark.one_release
 def test_two_processes_above_their_part_in_sum_are_told_to_user_and_admin(sandbox: Sandbox) -> None:
     """MPS holds each rank of `torchrun --nproc_per_node=2` to the cap; together they take twice as much."""
-    name = f"--job-name=ranks-{time.time_ns()}"
-    wrap = f"{FILLED}\n{holding(sandbox, 'cap * 9 / 10', 'cap * 9 / 10')}"
+    name = f"--job-name={fresh_name()}"
+    wrap = f": {name}\n{FILLED}\n{holding(sandbox, 'cap * 9 / 10', 'cap * 9 / 10')}"
     job = submit_share(sandbox, f"--comment={LIGHT}", name, wrap=wrap)
     release(sandbox, job)
     wait_for_state(sandbox, job, "COMPLETED")

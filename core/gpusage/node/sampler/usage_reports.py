@@ -139,8 +139,9 @@ class UsageSpool:
     def finished_runs(self) -> Iterator[tuple[Path, Usage]]:
         """Yield the usage of every ended run; files that are too old or unreadable are removed."""
         for file in sorted(self.path.glob(f"{self.prefix}*.json")):
-            # A job that is sampled still has a pid file.
-            if (self.path / f"{file.name.rpartition('@')[0]}.pid").exists():
+            # A job that is sampled still has a pid file. A sampler that was killed has left its own.
+            with suppress(OSError, ValueError):
+                os.kill(int((self.path / f"{file.name.rpartition('@')[0]}.pid").read_text()), 0)
                 continue
             with suppress(OSError):
                 try:

@@ -166,10 +166,18 @@ def test_what_could_not_be_posted_goes_with_the_next(folder: UsageSpool, node: d
 
 
 def test_a_job_that_still_runs_stays(folder: UsageSpool, node: dict[str, str]) -> None:
-    folder.file("7", "pid").write_text("1")
+    folder.file("7", "pid").write_text(str(os.getpid()))
     folder.save(ENDED)
     post_usage(folder, "n1")
     assert node["Comment"] == "rack 7"
+
+
+def test_a_job_whose_sampler_was_killed_is_posted(folder: UsageSpool) -> None:
+    with subprocess.Popen(["true"]) as sampler:
+        sampler.wait()
+    folder.file("7", "pid").write_text(str(sampler.pid))
+    folder.save(ENDED)
+    assert len(list(folder.finished_runs())) == 1
 
 
 def test_a_requeued_job_keeps_its_first_run(folder: UsageSpool) -> None:

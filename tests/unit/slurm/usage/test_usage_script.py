@@ -33,6 +33,28 @@ def test_the_sampler_takes_no_module_of_the_folder_where_the_prolog_runs(tmp_pat
     assert not (tmp_path / "planted").exists()
 
 
+def test_the_end_leaves_the_file_of_a_sampler_that_still_saves(tmp_path: Path) -> None:
+    """Without it another job's sampler took the first figures for the last, and posted these."""
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1000", "CUDA_VISIBLE_DEVICES": "0", "SLURMD_NODENAME": "n1"}
+    environment = {"PATH": os.environ["PATH"], "GPUSAGE_USAGE_FOLDER": str(tmp_path / "usage"), **job}
+    pid_file = tmp_path / "usage" / ".n1.7.pid"
+    pid_file.parent.mkdir(mode=0o700)
+    told = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True)); "
+    saving = f"{told}print('up', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", saving, "gpusage_slurm.usage.node"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sampler:
+        assert sampler.stdin is not None
+        assert sampler.stdout is not None
+        sampler.stdout.readline()
+        pid_file.write_text(str(sampler.pid))
+        subprocess.run([SCRIPT, "end"], check=True, env=environment, timeout=LIMIT_S)
+        assert sampler.stdout.readline() == "told\n"
+        assert pid_file.exists()
+        sampler.stdin.close()
+    subprocess.run([SCRIPT, "end"], check=True, env=environment, timeout=LIMIT_S)
+    assert not pid_file.exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_the_end_reads_nothing_in_another_users_folder(tmp_path: Path, kind: str) -> None:
