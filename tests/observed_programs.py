@@ -51,8 +51,10 @@ def train(model, count=40, optimizer=None, forward=None):
 EPILOGUE = r"""
 import os
 def tell():
-    import hashlib, os, pathlib, random, re, resource, sys, threading
-    torch = sys.modules.get("torch")
+    import hashlib, os, pathlib, random, re, resource, sys, threading, time
+    torch, begun_s = sys.modules.get("torch"), time.monotonic()
+    children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children")
+    while (threading.active_count() > 1 or children.read_text()) and time.monotonic() < begun_s + 3: time.sleep(0.05)
     digest = hashlib.sha256(repr(random.getstate()).encode() if torch else b"")
     for value in list(globals().values()):
         if torch and isinstance(value, torch.nn.Module):
@@ -69,7 +71,7 @@ def tell():
         "path": sys.path,
         "variables": sorted(name for name in os.environ if name != "TOLD"),
         "threads": threading.active_count(),
-        "children": len(pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
+        "children": len(children.read_text().split()),
         "files": sorted(
             re.sub(r"\d+|pym-\S+", "", os.readlink(each))
             for each in pathlib.Path("/proc/self/fd").iterdir() if os.path.lexists(each)

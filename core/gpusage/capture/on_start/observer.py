@@ -134,7 +134,7 @@ class Run:
         self.descriptors, self.calls, self.optimizers, self.times_s, self.cycles = [], {}, {}, [], []
         self.torch = self.path = self.log = self.events = self.text = None
         self.look_count = self.update_count = 0
-        self.passes, self.is_whole = {}, document["share"] == "100"
+        self.passes, self.counts, self.is_whole = {}, {}, document["share"] == "100"
         self.is_compiled = self.has_scaler = self.is_over = False
 
     @guarded
@@ -272,14 +272,17 @@ class Run:
 
     @guarded
     def on_update(self, optimizer):
-        """Note an update by *optimizer*; the first optimizer's updates bound the cycles."""
+        """Note an update by *optimizer*; the one that leads bounds the cycles: the first may be given up."""
         frame = sys._getframe(CALLER)
         if frame.f_code is not self.step:
             return
-        self.optimizers.setdefault(id(optimizer), name_of(optimizer))
-        if id(optimizer) != next(iter(self.optimizers)):
+        self.optimizers[name_of(optimizer)] = None
+        self.counts[id(optimizer)] = count = self.counts.get(id(optimizer), 0) + 1
+        if len(self.counts) > MAXIMUM_CALLS:
+            raise RuntimeError
+        if count <= self.update_count:
             return
-        self.update_count += 1
+        self.update_count = count
         self.times_s.append(perf_counter())
         if self.update_count <= CYCLES + 1:
             caller = frame.f_back
@@ -323,7 +326,7 @@ class Run:
             {
                 **self.document,
                 "calls": list(self.calls.values()),
-                "optimizers": list(self.optimizers.values()),
+                "optimizers": list(self.optimizers),
                 "accumulate": min(self.cycles) if self.update_count > CYCLES else None,
                 "compile": self.is_compiled,
                 "scaler": self.has_scaler,
@@ -333,14 +336,13 @@ class Run:
         text = "%s,%s" % (self.text[:-1], json_text(timed)[1:])
         words = (self.document["job"] or "0", self.document["program_digest"][-8:], "" if self.is_whole else "share.")
         path, is_written = self.path or os.path.join(self.record, "%s.%s.%sjson" % words), False
-        flags = os.O_TRUNC if self.path else os.O_EXCL | os.O_CREAT
-        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
-        self.path = path
         try:
-            is_written = len(text) <= MAXIMUM_CHARACTERS and os.write(file, text.encode("ascii")) == len(text)
+            with open(path, "wb" if self.path else "xb", buffering=0) as file:
+                os.fchmod(file.fileno(), 0o600)
+                self.path = path
+                is_written = len(text) <= MAXIMUM_CHARACTERS and file.write(text.encode("ascii")) == len(text)
         finally:
-            os.close(file)
-            if not is_written:  # no room
+            if self.path and not is_written:  # no room
                 os.unlink(path)
 
     def make_folder(self):
