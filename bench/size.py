@@ -67,10 +67,19 @@ class Budget:
 
 BUDGETS = {
     "lines of code: core, hooks, plugins": Budget(
-        limit=41_276 + 87 + 238 + 340 + 118  # issue 36: 87 slices, 238 forms, 240 gain; 37: 100 freed; 118: till 35
+        limit=41_276
+        + 87
+        + 238
+        + 340
+        + 118  # issue 36: 87 slices, 238 forms, 240 gain; 37: 100 freed; 118: till 35
+        + 34  # 38: 34 known steps
     ),  # 276 of them were gpusage-mps's, which was not counted
     "lines of code: planning, sandboxes, lab, bench": Budget(
-        limit=20_600 + 10 + 263 + 142  # + 10 of issue 36: forms; + 263: plan slices; + 142 of issue 37: simulator
+        limit=20_600
+        + 10
+        + 263
+        + 142  # + 10 of issue 36: forms; + 263: plan slices; + 142 of issue 37: simulator
+        + 88  # 38: 88 bench of known steps
     ),
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),
