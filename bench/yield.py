@@ -122,7 +122,9 @@ def example_shares(advisor: Advisor, folder: Path, keys: str, limit: LimitedBy) 
     yield from ((mode, percent) for mode, _, percent in rewritten)
 
 
-def rewritten_jobs(advisor: Advisor, folder: Path, keys: str, cluster: Cluster) -> Iterator[tuple[str, GpuRequest, int]]:
+def rewritten_jobs(
+    advisor: Advisor, folder: Path, keys: str, cluster: Cluster
+) -> Iterator[tuple[str, GpuRequest, int]]:
     """Yield mode, request and percentage of each submission that becomes a share on *cluster*."""
     for model in sorted(MODELS.glob("*.onnx")):
         for mode, batch in RUNS:
