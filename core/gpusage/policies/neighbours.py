@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from gpusage.policies.candidates import admitted_candidates, partitions_of
 from gpusage.policies.latency import latency_s
-from gpusage.policies.share_choice import could_run, is_enough
+from gpusage.policies.share_choice import is_enough
 from gpusage.policies.share_price import limits, need_on, offers
 from gpusage_hooks.types import Candidate, Decision, Interval, Neighbour, NodeKind, PolicyInput, Rules
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -68,7 +68,7 @@ def decide_veto(policy_input: PolicyInput, draft: Decision) -> Decision | None:
     preferred = request.preferred_gpus
     left = [seat for seat in seats if seat.node not in troubles and (not preferred or seat.candidate.name in preferred)]
     for partition in partitions_of(policy_input):
-        if not any(could_run(seat.kind, policy_input.request, partition) for seat in left):
+        if not any(seat.kind.could_run(policy_input.request, partition) for seat in left):
             return None
 
     more = len(avoided) - _SHOWN
@@ -86,7 +86,7 @@ def _seats(policy_input: PolicyInput, draft: Decision) -> Iterator[_Seat]:
     for candidate in admitted_candidates(policy_input):
         is_allowed = not request.bound_types or candidate.name in request.bound_types
         for kind in candidate.pool.node_kinds if is_allowed and candidate.pool.mps_per_gpu else ():
-            if not any(could_run(kind, request, name) for name in partitions_of(policy_input)):
+            if not any(kind.could_run(request, name) for name in partitions_of(policy_input)):
                 continue
 
             for room in kind.rooms:

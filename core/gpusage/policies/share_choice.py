@@ -132,7 +132,7 @@ def can_be_held(policy_input: PolicyInput) -> bool:
 
     # A manager may refuse a job that one of its partitions could never run.
     runnable = all(
-        any(not pool.node_kinds or any(could_run(kind, request, name) for kind in pool.node_kinds) for pool in pools)
+        any(not pool.node_kinds or any(kind.could_run(request, name) for kind in pool.node_kinds) for pool in pools)
         for name in partitions_of(policy_input)
     )
     return request.bindable and runnable and all(pool.exact_feature is not None for pool in pools)
@@ -158,7 +158,7 @@ def large_enough_types(policy_input: PolicyInput) -> tuple[str, ...]:
         kinds = [each.pool.node_kinds or (None,) for each in candidates]
         request = policy_input.request
         return [
-            any(kind is None or could_run(kind, request, name) for group in kinds for kind in group)
+            any(kind is None or kind.could_run(request, name) for group in kinds for kind in group)
             for name in partitions_of(policy_input)
         ]
 
@@ -172,7 +172,7 @@ def large_enough_types(policy_input: PolicyInput) -> tuple[str, ...]:
 def could_run_on(candidate: Candidate, reach: Reach) -> bool:
     """Return whether *candidate* has nodes for the job in each of its partitions, and nothing else ties the job."""
     kinds = kinds_for(candidate)
-    everywhere = all(any(could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions)
+    everywhere = all(any(kind.could_run(reach.request, name) for kind in kinds) for name in reach.partitions)
     return reach.request.bindable and (not kinds or everywhere)
 
 
@@ -198,7 +198,7 @@ def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
         rooms = [
             kind.room
             for kind in kinds_for(offer.candidate)
-            if any(could_run(kind, request, name) for name in reach.partitions)
+            if any(kind.could_run(request, name) for name in reach.partitions)
         ]
 
         # Where nothing is known of single nodes, the pool as a whole has to tell.
@@ -217,14 +217,6 @@ def is_enough(room: Room, share_percent: int, request: GpuRequest) -> bool:
         and room.cpu_count >= request.cpu_count
         and room.host_memory_bytes >= request.host_memory_bytes
     )
-
-
-def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
-    """Return whether nodes of *kind* are large enough, and reached from *partition*; ``""`` is any."""
-    reached = not kind.partitions or not partition or partition in kind.partitions
-    featured = not request.node_features or any({*group} <= {*kind.features} for group in request.node_features)
-    large = kind.cpu_count >= request.cpu_count and kind.host_memory_bytes >= request.host_memory_bytes
-    return reached and featured and large
 
 
 def slice_offers(policy_input: PolicyInput) -> Iterator[Offer]:

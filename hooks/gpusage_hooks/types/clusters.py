@@ -120,6 +120,8 @@ class NodeKind:
         rooms: Of each of them that has some and a name; none where that is not known.
         free_gpu_count: GPUs of the type that nobody uses now, on all of them that take jobs.
         has_shares: Whether their GPUs can be shared: of one type, some nodes may be shared and others not.
+        gpu_count: GPUs of the type on each of them; 0 means not known.
+        node_names: Of them; none means not known.
     """
 
     partitions: tuple[str, ...] = ()
@@ -130,6 +132,15 @@ class NodeKind:
     free_gpu_count: int = 0
     rooms: tuple[Room, ...] = ()
     has_shares: bool = True
+    gpu_count: int = 0
+    node_names: tuple[str, ...] = ()
+
+    def could_run(self, request: GpuRequest, partition: str) -> bool:
+        """Return whether such nodes are large enough, and reached from *partition*; ``""`` is any."""
+        reached = not self.partitions or not partition or partition in self.partitions
+        featured = not request.node_features or any({*group} <= {*self.features} for group in request.node_features)
+        large = self.cpu_count >= request.cpu_count and self.host_memory_bytes >= request.host_memory_bytes
+        return reached and featured and large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +237,8 @@ class Cluster:
         neighbours: The jobs that run on shares now, as far as they are known.
         recent_jobs: Of each user's newest job among the recent decisions, how long a step takes on GPU types where it
             fits, in seconds by the site's name of the type: they compete for the fast ones. None means not known.
+        smallest_shares: The smallest percentage that a job of the last week had or would have had of a GPU, by the
+            site's name of the type; that under ``""`` may be on any type. None means too few jobs to tell.
     """
 
     manager: str
@@ -239,6 +252,7 @@ class Cluster:
     repeats_slices: bool = True
     neighbours: tuple[Neighbour, ...] = ()
     recent_jobs: tuple[Mapping[str, float], ...] = ()
+    smallest_shares: Mapping[str, int] = field(default_factory=dict)
 
     def within(
         self, partitions: tuple[str, ...], scopes: tuple[str, ...] = (), node_features: tuple[tuple[str, ...], ...] = ()

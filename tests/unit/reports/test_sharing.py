@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.reports.amounts import amounts_of
-from gpusage.reports.sharing import PossibleShare, count_possible_shares, freed_by, no_gpu, possible_share
+from gpusage.reports.breakdown import ReportRules, break_down, with_freed
+from gpusage.reports.sharing import PossibleShare, count_possible_shares, no_gpu, possible_share
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Allocation, Gpu, Interval, Price, SharingRules
 from observed import GIB, HALF, record, usage
@@ -81,7 +81,7 @@ def test_who_accepts_no_slowdown_could_not_have_shared() -> None:
 def test_a_share_that_was_decided_and_not_given_has_the_price_of_its_decision() -> None:
     advised = record(1, mode="advise", percent=50)
     observed = Observation(usage=usage(advised), decision=advised)
-    assert possible_share(observed, RULES, no_gpu) == PossibleShare(share_percent=50, slowdown=1.25)
+    assert possible_share(observed, RULES, no_gpu) == PossibleShare(share_percent=50, slowdown=1.25, worst_slowdown=1.5)
 
 
 def test_shares_are_added_up_by_job_with_the_least_and_the_highest_price() -> None:
@@ -89,11 +89,8 @@ def test_shares_are_added_up_by_job_with_the_least_and_the_highest_price() -> No
     again = usage(advised, started_at_s=1.0, ended_at_s=3601.0)
     light = Observation(usage=replace(UNMARKED, job_id="other"), decision=None)
     runs = [Observation(usage=each, decision=advised) for each in (usage(advised), again)]
-    shares = [(each, enough) for each in (*runs, light) if (enough := possible_share(each, RULES, find_gpu))]
-    freed = freed_by(shares)
-    actual = count_possible_shares(
-        (each, amounts_of(each).booked, enough, one) for (each, enough), one in zip(shares, freed, strict=True)
-    )
+    rules = ReportRules(sharing=RULES, find_gpu=find_gpu)
+    actual = with_freed(break_down([*runs, light], rules)).all_jobs.possible
     share = share_of()
     assert actual is not None
     assert share is not None
@@ -116,6 +113,6 @@ def test_a_share_that_would_be_enough_if_it_could_be_had_has_its_decisions_price
     price = Price(gpu=USAGE.gpu, share_percent=33, slowdown=Interval(value=1.04, low=1.0, high=1.3))
     whole = replace(whole, decision=replace(whole.decision, if_shared=(replace(price, gpu="h100"), price)))
     run = usage(whole, gpu_count=1)
-    expected = PossibleShare(share_percent=33, slowdown=1.04)
+    expected = PossibleShare(share_percent=33, slowdown=1.04, worst_slowdown=1.3)
     assert possible_share(Observation(usage=run, decision=whole), RULES, no_gpu) == expected
     assert possible_share(Observation(usage=replace(run, gpu="t4"), decision=whole), RULES, no_gpu) is None

@@ -6,8 +6,8 @@ A text is counted before it is expanded, so that a hostile one costs neither tim
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Iterable, Iterator
+from itertools import groupby, product
 
 from gpusage_hooks.errors import RequestError
 
@@ -16,6 +16,7 @@ LONGEST_NAME = 255
 _PARTS = re.compile(r"((?:[^,\[\]]|\[[^\[\]]*\])+)")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})", re.DOTALL)
 _Range = tuple[int, int, int]
 """First and last number, and the least digits."""
 
@@ -52,6 +53,24 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
         raise RequestError(message)
 
     return tuple("".join(words) for choices in parts for words in product(*map(_words, choices)))
+
+
+def compress_hostlist(names: Iterable[str]) -> str:
+    """Return the hostlist of *names*, each once; numbers that follow one another are a range."""
+    plain, numbers = [], dict[tuple[str, int], set[int]]()
+    for name in dict.fromkeys(names):
+        match = _NUMBERED.fullmatch(name)
+        if match:
+            numbers.setdefault((match[1], len(match[2])), set()).add(int(match[2]))
+        else:
+            plain.append(name)
+
+    for (start, digits), group in numbers.items():
+        # Of numbers that follow one another the difference to their places is the same.
+        runs = [[*run] for _, run in groupby(enumerate(sorted(group)), lambda each: each[1] - each[0])]
+        words = [f"{run[0][1]:0{digits}}" + f"-{run[-1][1]:0{digits}}" * (len(run) > 1) for run in runs]
+        plain.append(f"{start}[{','.join(words)}]" if len(group) > 1 else start + words[0])
+    return ",".join(plain)
 
 
 def _ranges(bracket: str, part: str) -> list[_Range]:

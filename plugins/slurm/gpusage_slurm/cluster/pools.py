@@ -161,9 +161,9 @@ def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], u
 def _pool(name: str, members: list[tuple[NodeState, _Kind]]) -> GpuPool:
     """Return the pool called *name*; *members* are its nodes, each with its GPUs of the type."""
     free, units, rooms = 0, set[int](), dict[NodeKind, list[Room]]()
-    free_by_kind = Counter[NodeKind]()
+    free_by_kind, names = Counter[NodeKind](), dict[NodeKind, list[str]]()
     request = members[0][1].request
-    for node, _ in members:
+    for node, gpus in members:
         units.add(units_per_gpu(node.gres, request))
 
         kind = NodeKind(
@@ -172,11 +172,13 @@ def _pool(name: str, members: list[tuple[NodeState, _Kind]]) -> GpuPool:
             features=tuple(sorted(node.features)),
             cpu_count=node.cpu_count,
             host_memory_bytes=node.memory_mib * MIB,
+            gpu_count=gpus.gpu_count,
         )
         free_here = free_gpus(node.gres, node.gres_used, request)
         free += free_here if node.usable else 0
         free_by_kind[kind] += free_here if node.open else 0
         rooms.setdefault(kind, []).append(node_room(node, request))
+        names.setdefault(kind, []).append(node.name)
 
     # Only a feature of all nodes leads to this type and leaves none of them out.
     common = set.intersection(*(set(node.features) for node, _ in members))
@@ -211,6 +213,7 @@ def _pool(name: str, members: list[tuple[NodeState, _Kind]]) -> GpuPool:
                 room=replace(max(rooms_of_kind, key=astuple), node=""),
                 free_gpu_count=free_by_kind[kind],
                 rooms=tuple(room for room in rooms_of_kind if room.share_percent),
+                node_names=tuple(names[kind]),
             )
             for kind, rooms_of_kind in rooms.items()
         ),

@@ -15,13 +15,18 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, RenderedDecision
 from gpusage_hooks.units import MIB, WHOLE_PERCENT
+from gpusage_slurm.submission.confinement import (
+    find_confinement,
+    preferable_features,
+    requestable_types,
+    requested_pools,
+)
 from gpusage_slurm.submission.request import FEATURE, FIELD_BYTES, PLAIN_CONSTRAINT, TRES_FIELDS
 from gpusage_slurm.tres import is_gpu, parse_tres, without_gpus
 
@@ -86,10 +91,10 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, *, with_noti
 
 def _slice(fields: Mapping[str, str], request: GpuRequest, slice_type: str, cluster: Cluster) -> _Change:
     """Return the change to a slice (MIG): a GPU with a type of its own; unlike a share it can name one."""
-    alone = _type_that_leads_to((slice_type,), cluster.pools)
-    if alone is None:
+    types = requestable_types((slice_type,), cluster.pools)
+    if not types:
         return _Change(trouble=_UNBOUND.format(slice_type))
-    named = f"gpu:{alone.requestable_type}:1"
+    named = f"gpu:{types[0]}:1"
 
     # By the mark and the variable the task epilog knows what to do if its memory is too small.
     names = (pool.requestable_type for pool in cluster.pools if pool.site_type in request.preferred_gpus[:1])
@@ -105,65 +110,29 @@ def _whole_gpu(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster)
     """Return the change that holds a whole GPU to the types that the job must have, and lets it prefer some."""
     if not request.required_gpus:
         return _preference(fields, request, cluster)
-    own, pools = fields.get("features", ""), _requested_pools(request, cluster)
-    words, reached_count = features_of(request.required_gpus, pools)
-    held = _join_constraint("|".join(words), own) if words and not fields.get("prefer") else None
-
-    # One type by its name, where features lead to fewer GPUs.
-    alone = _type_that_leads_to(request.required_gpus, pools) if request.gpu_type is None else None
-    if held is not None and (alone is None or reached_count >= alone.gpu_count):
-        better, _ = features_of([name for name in request.preferred_gpus if name in request.required_gpus], pools)
-        is_vain = not better or {*better} == {*words}
-        first = None if is_vain or _is_tied(fields) else _join_constraint("|".join(better), own)
-        prefer = {"set.prefer": first} if first else {}
-        after = f"constraint {held}" + (f", prefer {first}" if first else "")
-        return _Change(fields={"set.features": held, **prefer}, after=after)
-    if alone is None:
+    own = fields.get("features", "")
+    is_plain = not fields.get("prefer") and _join_constraint("x", own) is not None
+    confined = find_confinement(request.required_gpus, request, cluster, by_features=is_plain)
+    if confined is None:
         return _Change(trouble=_UNBOUND.format(", ".join(request.required_gpus)))
-    named = f"gpu:{alone.requestable_type}:1"
-    return _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}")
+    if confined.gpu_type:
+        named = f"gpu:{confined.gpu_type}:1"
+        return _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}")
 
+    if confined.features:
+        held = _join_constraint("|".join(confined.features), own) or ""
+        changes, after = {"set.features": held}, f"constraint {held}"
+    else:
+        excluded = ",".join(filter(None, (fields.get("exc_nodes", ""), confined.excluded)))
+        changes, after = {"set.exc_nodes": excluded}, f"exclude {confined.excluded}"
 
-def _requested_pools(request: GpuRequest, cluster: Cluster) -> tuple[GpuPool, ...]:
-    """Return the pools of the GPU type that *request* names; all of them where it names none."""
-    named = (request.gpu_type or "").casefold()
-    return tuple(pool for pool in cluster.pools if not named or pool.requestable_type.casefold() == named)
-
-
-def _type_that_leads_to(gpu_types: Sequence[str], pools: tuple[GpuPool, ...]) -> GpuPool | None:
-    """Return the first of *gpu_types* whose name leads to none but them; ``None`` where there is none."""
-    others = {pool.requestable_type for pool in pools if pool.gpu_count and pool.site_type not in gpu_types}
-    by_name = {pool.site_type: pool for pool in pools if pool.requestable_type not in ("", *others)}
-    return next((by_name[name] for name in gpu_types if name in by_name), None)
-
-
-def features_of(gpu_types: Sequence[str], pools: tuple[GpuPool, ...]) -> tuple[tuple[str, ...], int]:
-    """Return features that are on nodes of *gpu_types* alone, and how many GPUs the pools have to which they lead.
-
-    They are as few as lead to every such node that has one; the feature that names a type goes before others.
-    """
-    wanted = [pool for pool in pools if pool.site_type in gpu_types and pool.gpu_count]
-    exact = {pool.site_type: pool.exact_feature for pool in wanted}
-    if all(name and FEATURE.fullmatch(name) for name in exact.values()):
-        return tuple(filter(None, map(exact.get, gpu_types))), sum(pool.gpu_count for pool in wanted)
-
-    others = [pool for pool in pools if pool.site_type not in gpu_types and pool.gpu_count]
-    elsewhere = {word.casefold() for pool in others for group in pool.node_features for word in group}
-    if not all(pool.node_features for pool in others):
-        return (), 0
-    usual = {pool.feature for pool in wanted} | {*exact.values()}
-    places = [
-        (pool, {word for word in kind.features if FEATURE.fullmatch(word) and word.casefold() not in elsewhere})
-        for pool in wanted
-        for kind in pool.node_kinds
-    ]
-    left, words = [usable for _, usable in places], list[str]()
-    while any(left):
-        counted = Counter(word for usable in left for word in usable)
-        words.append(min(counted, key=lambda word: (-counted[word], word not in usual, word)))
-        left = [usable for usable in left if words[-1] not in usable]
-    missed = {pool.site_type for pool, usable in places if not usable}  # nobody knows how many GPUs of it they lead to
-    return tuple(sorted(words)), sum(pool.gpu_count for pool in wanted if pool.site_type not in missed)
+    better = [name for name in request.preferred_gpus if name in request.required_gpus]
+    features = preferable_features(better, request, cluster) if better and not _is_tied(fields) else ()
+    is_vain = not features or {*features} == {*confined.features}
+    first = None if is_vain else _join_constraint("|".join(features), own)
+    if first:
+        changes, after = {**changes, "set.prefer": first}, f"{after}, prefer {first}"
+    return _Change(fields=changes, after=after)
 
 
 def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ...]) -> int | None:
@@ -188,7 +157,7 @@ def _share(fields: Mapping[str, str], request: GpuRequest, percent: int, cluster
     # Units are counted for the GPUs on which the job may land.
     named = request.required_gpus
     if request.gpu_type and not named:
-        named = tuple(pool.site_type for pool in _requested_pools(request, cluster))
+        named = tuple(pool.site_type for pool in requested_pools(request, cluster))
     units = mps_units(percent, cluster.pools, named)
     if units is None:
         return _Change()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.cluster.hostlist import expand_hostlist
+from gpusage_slurm.cluster.hostlist import compress_hostlist, expand_hostlist
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,12 @@ def test_any_text_is_expanded_or_refused(text: str) -> None:
         assert all("," not in name for name in expand_hostlist(text))
     except RequestError:
         return
+
+
+@given(st.lists(st.from_regex(r"[a-z]{1,2}[0-9]{0,3}(n[0-9]{1,3})?", fullmatch=True), unique=True))
+def test_a_short_form_stands_for_the_same_names(names: list[str]) -> None:
+    assert sorted(expand_hostlist(compress_hostlist(names))) == sorted(names)
+
+
+def test_numbers_that_follow_one_another_are_a_range() -> None:
+    assert compress_hostlist(["g01", "g03", "g02", "g7", "login", "g10"]) == "login,g[01-03,10],g7"

@@ -123,6 +123,8 @@ def test_what_nodes_have_beside_gpus_is_known_of_each_kind() -> None:
         room=Room(share_percent=100, cpu_count=8, host_memory_bytes=64 * GIB),
         free_gpu_count=2,
         rooms=(Room(share_percent=100, cpu_count=8, host_memory_bytes=64 * GIB, node="n3"),),
+        gpu_count=2,
+        node_names=("n3",),
     )
     assert [room.node for room in small.rooms] == ["n1", "n2"]
     assert small.free_gpu_count == 4

@@ -290,9 +290,17 @@ def test_another_managers_job_is_not_ours() -> None:
     assert plugin.render_decision(job, decision, cluster, CONTEXT) is None
 
 
-def place(name: str, *features: str, count: int = 4, request: str | None = None, feature: str | None = None) -> GpuPool:
-    """Return a pool called *name*, of one kind of nodes with *features*."""
-    kind = NodeKind(features=features)
+def place(
+    name: str,
+    *features: str,
+    count: int = 4,
+    request: str | None = None,
+    feature: str | None = None,
+    named: bool = False,
+) -> GpuPool:
+    """Return a pool called *name*, of one node with *features*; its name is known if *named*."""
+    names = (f"node-{name}",) if named else ()
+    kind = NodeKind(features=features, cpu_count=8, gpu_count=count, node_names=names)
     return GpuPool(
         gpu=None,
         site_type=name,
@@ -302,6 +310,7 @@ def place(name: str, *features: str, count: int = 4, request: str | None = None,
         feature=feature,
         node_features=(features,),
         node_kinds=(kind,),
+        node_names=kind.node_names,
     )
 
 
@@ -342,9 +351,46 @@ def test_a_whole_gpu_is_held_to_types_by_features_or_by_a_name(
 
 
 def test_a_feature_of_one_node_does_not_stand_for_all_nodes_of_its_type() -> None:
-    kinds = (NodeKind(features=("x", "large")), NodeKind(features=("x",)))
-    mixed = dataclasses.replace(place("h100"), node_kinds=kinds, node_features=tuple(kind.features for kind in kinds))
+    kinds = [
+        NodeKind(features=each, cpu_count=8, gpu_count=count) for each, count in ((("x", "large"), 1), (("x",), 3))
+    ]
+    mixed = dataclasses.replace(
+        place("h100"), node_kinds=(*kinds,), node_features=tuple(kind.features for kind in kinds)
+    )
     assert rendered(job_of(), pools=(mixed, place("t4", "x")), required_gpus=("h100",)).after == "gres/gpu:h100:1"
+
+
+BOARDS = (place("h100", request="gpu", named=True), place("a100", request="gpu", named=True, feature="ampere"))
+SMALL = tuple(place(f"t4-{size}", request="gpu", named=True) for size in "ab")
+
+
+def test_a_job_is_held_to_all_types_that_it_fits_on_by_the_nodes_of_the_others() -> None:
+    """Where neither features nor a type's name lead to as many GPUs."""
+    job = job_of(tres_per_node="gres:gpu:1", exc_nodes="broken")
+    required = {"required_gpus": ("h100", "a100")}
+    by_nodes = rendered(job, pools=(*BOARDS, *SMALL), **required)
+    assert by_nodes.after == "gres/gpu:1, exclude node-t4-a,node-t4-b"
+    assert by_nodes.fields == {"set.exc_nodes": "broken,node-t4-a,node-t4-b"}
+
+    # On nodes that have small ones, too, another type's name leads to more of them.
+    typed = tuple(dataclasses.replace(pool, request_type=pool.site_type) for pool in BOARDS)
+    mixed = dataclasses.replace(SMALL[0], node_names=("node-h100", "node-a100"))
+    assert rendered(job_of(), pools=(*typed, mixed), **required).after == "gres/gpu:h100:1"
+
+
+def test_a_job_is_held_only_to_nodes_that_can_run_it_in_each_of_its_partitions() -> None:
+    def at(pool: GpuPool, partition: str) -> GpuPool:
+        return dataclasses.replace(
+            pool,
+            partitions=(partition,),
+            node_kinds=tuple(dataclasses.replace(kind, partitions=(partition,)) for kind in pool.node_kinds),
+        )
+
+    pools = (at(place("h100"), "long"), at(place("a100"), "short"), place("t4"))
+    both = job_of(tres_per_node="gres:gpu:1", partition="long,short")
+    assert rendered(both, pools=pools, required_gpus=("h100", "a100")).after == "gres/gpu:1"
+    short = job_of(tres_per_node="gres:gpu:1", partition="short")
+    assert rendered(short, pools=pools, required_gpus=("h100", "a100")).after == "gres/gpu:a100:1"
 
 
 def test_a_constraint_of_the_job_s_own_is_joined_and_its_preference_left() -> None:
