@@ -32,6 +32,7 @@ from gpusage_slurm.cluster.nodes import counts, parse_node, units_per_gpu
 from gpusage_slurm.jobs.placement import (
     avoided_nodes_in,
     mig_type_of,
+    other_types_in,
     placement_in,
     readmission_settings,
     readmitted_mark,
@@ -47,7 +48,7 @@ from gpusage_slurm.jobs.queue import (
     squeue_rows_of,
     update_job,
 )
-from gpusage_slurm.submission.render import ELSE
+from gpusage_slurm.submission.render import ELSE, OR
 from gpusage_slurm.submission.request import FIELD_BYTES
 from gpusage_slurm.tres import REPLACING_PREFIX, Tres, is_gpu, is_share, parse_tres
 
@@ -74,10 +75,14 @@ _ANY_STATE = "--states=all"
 def restore_request(job: AnnotatedJob, reason: str) -> bool:
     """Let *job* run on the nodes that it avoids; if it avoids none, or a whole GPU is free there, give it that again.
 
+    One that was held to one of several GPU types names another.
+
     Raises:
         RequestError: As `_replace_share`.
     """
     mark = parse_annotation(job.mark)
+    if mark is not None and job.other_types:
+        return _name_other_type(job, mark)
     if mark is not None and avoided_nodes_in(mark) and not job.needs_whole_gpu:
         update_job(job.job_id, *readmission_settings(job, mark), _mark_setting(job, readmitted_mark(mark, reason)))
         return True
@@ -97,6 +102,29 @@ def restore_whole_gpu(job: AnnotatedJob, reason: str) -> bool:
         advice = f"should have its GPU back: {reason}. {_REMEDY} | {mark.reasons}"
         update_job(job.job_id, _mark_setting(job, replace(mark, code="STUCK", reasons=advice)))
     return False
+
+
+def _name_other_type(job: AnnotatedJob, mark: JobAnnotation) -> bool:
+    """Return whether *job*, held to one of several GPU types, names now the one that is free; 22.05 refuses."""
+    match = _GPU.fullmatch(mark.after.partition(", ")[0])
+    rows = squeue_rows("--states=PENDING", f"--jobs={base_id(job.job_id)}", columns=_SHARE_COLUMNS)
+    requested = next((row["tres-per-node"] for row in rows if row["JobArrayID"] == job.job_id), "")
+    words = [_PREFIX.sub("", each.text) for each in parse_tres(requested)]
+    if match is None or match[1] not in words:
+        message = f"Job {job.job_id} must wait for {mark.after}; it waits no more, or was changed. It is left as it is."
+        raise RequestError(message)
+
+    named = f"gpu:{job.other_types[0]}:1"
+    left = [match[1].split(":")[1], *job.other_types[1:]]
+    new = replace(mark, after=f"gres/{named}, {OR}{'|'.join(left)}")
+    gres = ",".join(named if word == match[1] else word for word in words)
+    try:
+        update_job(job.job_id, f"Gres={gres}", _mark_setting(job, new))
+    except RequestError as error:
+        if not any(words in str(error) for words in _REFUSED):
+            raise
+        return False
+    return True
 
 
 def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
@@ -248,7 +276,7 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
 
     # One that fits on few GPU types must not get any.
     is_replaced = (starved or mark.keeps_off) and mig_type_of(mark) and REPLACING_PREFIX in row["tres-per-node"]
-    larger = placement_in(mark).removeprefix(ELSE) if is_replaced else ""
+    larger = placement_in(mark).removeprefix(ELSE) if is_replaced and not other_types_in(mark) else ""
     if is_granted(f"gpu:{larger}:1" if larger else match[1]):
         return True
 

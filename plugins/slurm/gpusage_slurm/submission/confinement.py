@@ -26,12 +26,14 @@ class Confinement(NamedTuple):
 
     Attributes:
         gpu_count: To how many of their GPUs.
+        other_types: Names that would each lead to some, too.
         excluded: A hostlist.
     """
 
     gpu_count: int
     features: tuple[str, ...] = ()
     gpu_type: str = ""
+    other_types: tuple[str, ...] = ()
     excluded: str = ""
 
 
@@ -55,11 +57,13 @@ def find_confinement(
     if by_features:
         words, reached = _features_of(gpu_types, places, others)
         ways.append(Confinement(_reached_count(reached, request, partitions), features=words))
-    for name in requestable_types(gpu_types, pools) if request.gpu_type is None else ():
-        reached = [place for place in places if place[0].requestable_type == name]
-        ways.append(Confinement(_reached_count(reached, request, partitions), gpu_type=name))
-        if ways[-1].gpu_count:
-            break
+    if request.gpu_type is None:
+        reached_counts = {
+            name: _reached_count([each for each in places if each[0].requestable_type == name], request, partitions)
+            for name in requestable_types(gpu_types, pools)
+        }
+        first, *more = [name for name, count in reached_counts.items() if count] or [""]
+        ways.append(Confinement(reached_counts.get(first, 0), gpu_type=first, other_types=tuple(more)))
 
     small = {name for pool in others for name in pool.node_names}
     excluded = compress_hostlist(sorted(small))

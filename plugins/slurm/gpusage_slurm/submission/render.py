@@ -41,6 +41,9 @@ DECISION_VARIABLE = "GPUSAGE_DECISION"
 ELSE = "else "
 """In a mark, before the GPU type on which a job runs again that lacked memory on its slice."""
 
+OR = "or "
+"""In a mark, before the GPU types that would do as well as the one that is named."""
+
 THREADS_VARIABLE = "GPUSAGE_THREAD_PERCENT"
 """The variable by which the task prolog knows that the job may use more threads than its share."""
 
@@ -117,7 +120,8 @@ def _whole_gpu(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster)
         return _Change(trouble=_UNBOUND.format(", ".join(request.required_gpus)))
     if confined.gpu_type:
         named = f"gpu:{confined.gpu_type}:1"
-        return _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}")
+        more = f", {OR}{'|'.join(confined.other_types)}" if confined.other_types else ""
+        return _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}{more}")
 
     if confined.features:
         held = _join_constraint("|".join(confined.features), own) or ""
