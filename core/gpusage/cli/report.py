@@ -232,6 +232,10 @@ def _read_runs(
 def document(made: Report) -> dict[str, Any]:
     """Return *made* as JSON."""
     fields: dict[str, Any] = msgspec.to_builtins(made)
+    # What sums of parts need, and nobody else.
+    del fields["stays"]
+    for row in fields["trueness"]:
+        del row["ratios"]
     return {"schema": SCHEMA, **fields}
 
 

@@ -6,15 +6,15 @@ A node observes no step time, so this module has none.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import quantiles
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
 from gpusage.experience.runs import Run, model_runs
-from gpusage.experience.trust import PARTNERS, TIMING, history_checks, history_trust, promise_held
+from gpusage.experience.trust import PARTNERS, TIMING, history_checks, promise_held
 from gpusage.reports.amounts import had_share, was_share_withheld
 from gpusage.store.annotation import UNNAMED
 from gpusage.store.rows import Observation
@@ -79,8 +79,10 @@ class PredictionAccuracy:
         ratio_high: Upper quartile.
         inside_count: Runs inside their interval.
         interval_count: Runs whose interval was predicted for the share that they ran on.
+        ratios: Number of runs by their ratio, of which the quartiles are; empty in a finished report.
     """
 
+    KEY: ClassVar = ("family", "gpu", "figure")
     family: str
     gpu: str
     figure: Figure
@@ -90,6 +92,7 @@ class PredictionAccuracy:
     ratio_high: float
     inside_count: int
     interval_count: int
+    ratios: Mapping[str, int] = field(default_factory=dict)
 
 
 def prediction_accuracy(observations: Iterable[Observation], least_s: float) -> tuple[PredictionAccuracy, ...]:
@@ -121,20 +124,28 @@ def prediction_accuracy(observations: Iterable[Observation], least_s: float) -> 
 
 
 def _accuracy(key: tuple[str, str, Figure], ratios: Sequence[float], inside: Sequence[bool]) -> PredictionAccuracy:
-    # `quantiles` needs two values; inclusive, because these runs are all runs of the period and no sample of them.
-    low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [*ratios] * 3
     family, gpu, figure = key
-    return PredictionAccuracy(
+    alone = PredictionAccuracy(
         family=family,
         gpu=gpu,
         figure=figure,
         run_count=len(ratios),
-        ratio=middle,
-        ratio_low=low,
-        ratio_high=high,
+        ratio=0.0,
+        ratio_low=0.0,
+        ratio_high=0.0,
         inside_count=sum(inside),
         interval_count=len(inside),
+        ratios=Counter(f"{ratio:.4g}" for ratio in ratios),
     )
+    return with_quartiles(alone)
+
+
+def with_quartiles(accuracy: PredictionAccuracy) -> PredictionAccuracy:
+    """Return *accuracy* with the quartiles of its ratios."""
+    ratios = [float(text) for text in Counter(accuracy.ratios).elements()]
+    # `quantiles` needs two values; inclusive, because these runs are all runs of the period and no sample of them.
+    low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return replace(accuracy, ratio=middle, ratio_low=low, ratio_high=high)
 
 
 class UnnamedJobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +156,7 @@ class UnnamedJobs(msgspec.Struct, frozen=True, kw_only=True):
         estimated: Jobs whose history gave an estimate.
         shares: Jobs with a share from this estimate.
         withheld: Jobs whose share the site's mode withheld.
-        checked: Runs with an earlier estimate; of each user as many as count for trust.
+        checked: Runs with an earlier estimate.
         held: Checked runs that stayed below all upper ends.
     """
 
@@ -165,7 +176,7 @@ def count_unnamed_jobs(
     Args:
         records: Decisions of a period.
         observations: Runs of the same period.
-        least_s: A run with less sampled time shows nothing, as in `history_trust`.
+        least_s: A run with less sampled time shows nothing, as in `history_checks`.
     """
     # A decision has estimates from history or says that no model was named; both are jobs without a name.
     jobs = [record for record in records if record.history_estimates or UNNAMED in record.decision.reasons]
@@ -173,12 +184,12 @@ def count_unnamed_jobs(
     rewritten = [record for record in jobs if record.decision.code is Code.REWRITE]
     shares = sum(record.mode == "enforce" for record in rewritten)
 
-    site = history_trust(history_checks(observations, least_s)).site
+    checks = [*history_checks(observations, least_s)]
     return UnnamedJobs(
         jobs=len(jobs),
         estimated=sum(bool(record.history_estimates) for record in jobs),
         shares=shares,
         withheld=len(rewritten) - shares,
-        checked=site.checked,
-        held=site.held,
+        checked=len(checks),
+        held=sum(check.held for check in checks),
     )

@@ -12,24 +12,27 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
+
+import msgspec
+import numpy as np
 
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S
 from gpusage.reports.amounts import Amounts, amounts_of, total
+from gpusage.reports.freed import STAY, freed_by
 from gpusage.reports.jobs import count_jobs, is_on_several_nodes, runs_by_job
+from gpusage.reports.joining import joined as joined_parts
 from gpusage.reports.sharing import (
-    Freed,
     GpuLookup,
     PossibleShare,
     PossibleShares,
     count_possible_shares,
-    freed_by,
-    joined_shares,
     no_gpu,
     possible_share,
 )
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import SharingRules
+from gpusage_hooks.units import HOUR_S
 
 Dimension = Literal["user", "account", "partition", "model", "gpu"]
 """A property that groups jobs."""
@@ -62,10 +65,16 @@ class GroupTally:
         possible: What possible shares would free; ``None`` where no job could have shared.
     """
 
+    KEY: ClassVar = ("name",)
     name: str
     job_count: int
     hours: Amounts
     possible: PossibleShares | None
+
+    @property
+    def rank(self) -> tuple[float, str]:
+        """Return the place in a table; the name breaks ties, so that a report of the same runs is the same text."""
+        return -self.hours.booked, self.name
 
 
 def model_of(observed: Observation) -> str:
@@ -97,16 +106,27 @@ class _Run:
     observed: Observation
     hours: Amounts
     share: PossibleShare | None
-    freed: Freed = (0.0, 0.0)
 
 
-def break_down(
-    observations: Iterable[Observation], rules: ReportRules
-) -> tuple[Mapping[Dimension, tuple[GroupTally, ...]], GroupTally, GroupTally]:
-    """Return the GPU hours by each of `NAMES`, of all jobs, and of the runs that nobody sampled.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """GPU hours by each of `NAMES`, the group with the most booked hours first.
 
-    The group with the most booked hours comes first.
+    Attributes:
+        all_jobs: GPU hours of all jobs.
+        unseen: GPU hours of runs that nobody sampled.
+        stays: Where and when the possible shares ran, as `STAY`, by the names of their groups as JSON. They free
+            something beside each other only, so what they free is known once all are together: see `with_freed`.
     """
+
+    groups: Mapping[Dimension, tuple[GroupTally, ...]]
+    all_jobs: GroupTally
+    unseen: GroupTally
+    stays: Mapping[str, bytes]
+
+
+def break_down(observations: Iterable[Observation], rules: ReportRules) -> Breakdown:
+    """Return the GPU hours of *observations* by group, without what shares would free."""
     runs = []
     for of_job in runs_by_job(observations):
         # A share lies on one node.
@@ -115,20 +135,54 @@ def break_down(
             share = possible_share(each, rules.sharing, rules.find_gpu, rules.least_sampled_s) if may_share else None
             runs.append(_Run(observed=each, hours=amounts_of(each, rules.least_sampled_s), share=share))
 
-    # Shares free something beside each other only, so all of them are placed together.
-    freed = iter(freed_by([(run.observed, run.share) for run in runs if run.share]))
-    runs = [replace(run, freed=next(freed)) if run.share else run for run in runs]
-
     groups: dict[Dimension, tuple[GroupTally, ...]] = {}
     for dimension, name_of in NAMES.items():
         members: dict[str, list[_Run]] = defaultdict(list)
         for run in runs:
             members[name_of(run.observed)].append(run)
         tallies = (_tally(name, of_group) for name, of_group in members.items())
-        # The name breaks ties, so that a report of the same runs is the same text.
-        groups[dimension] = tuple(sorted(tallies, key=lambda group: (-group.hours.booked, group.name)))
+        groups[dimension] = tuple(sorted(tallies, key=lambda group: group.rank))
 
-    return groups, _tally("", runs), _tally("", [run for run in runs if run.hours.unseen])
+    stays: dict[str, list[tuple[float, float, float, int]]] = defaultdict(list)
+    for run in runs:
+        if run.share:
+            usage = run.observed.usage
+            names = [name_of(run.observed) for name_of in NAMES.values()]
+            key = msgspec.json.encode([*names, "unseen" if run.hours.unseen else ""]).decode()
+            duration_s = max(0.0, usage.ended_at_s - usage.started_at_s)
+            stays[key].append((usage.started_at_s, duration_s, run.share.slowdown, run.share.share_percent))
+    return Breakdown(
+        groups=groups,
+        all_jobs=_tally("", runs),
+        unseen=_tally("", [run for run in runs if run.hours.unseen]),
+        stays={key: np.array(of_key, STAY).tobytes() for key, of_key in stays.items()},
+    )
+
+
+def with_freed(sums: Breakdown) -> Breakdown:
+    """Return *sums* of a whole period with what the shares would have freed, by a replay of when they ran."""
+    stays = {tuple[str, ...](msgspec.json.decode(key)): packed for key, packed in sums.stays.items()}
+    freed_s: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    order = [*NAMES]
+    for names, each_s in freed_by(stays, order.index("gpu"), order.index("user")).items():
+        for group in [*zip(order, names, strict=False), ("all", ""), ("unseen", names[-1])]:
+            freed_s[group] = [one_s + other_s for one_s, other_s in zip(freed_s[group], each_s, strict=True)]
+
+    def freed(dimension: str, group: GroupTally, name: str) -> GroupTally:
+        if group.possible is None:
+            return group
+        low, high = (each_s / HOUR_S for each_s in freed_s[dimension, name])
+        return replace(group, possible=replace(group.possible, freed_hours=low, most_freed_hours=high))
+
+    return Breakdown(
+        groups={
+            dimension: tuple(freed(dimension, each, each.name) for each in groups)
+            for dimension, groups in sums.groups.items()
+        },
+        all_jobs=freed("all", sums.all_jobs, ""),
+        unseen=freed("unseen", sums.unseen, "unseen"),
+        stays={},
+    )
 
 
 def joined(groups: Sequence[GroupTally]) -> GroupTally:
@@ -137,7 +191,7 @@ def joined(groups: Sequence[GroupTally]) -> GroupTally:
         name="",
         job_count=sum(group.job_count for group in groups),
         hours=total(group.hours for group in groups),
-        possible=joined_shares([group.possible for group in groups if group.possible is not None]),
+        possible=joined_parts([None, *(group.possible for group in groups)]),
     )
 
 
@@ -147,7 +201,5 @@ def _tally(name: str, runs: Sequence[_Run]) -> GroupTally:
         name=name,
         job_count=count_jobs(run.observed for run in runs),
         hours=total(run.hours for run in runs),
-        possible=count_possible_shares(
-            (run.observed, run.hours.booked, run.share, run.freed) for run in runs if run.share
-        ),
+        possible=count_possible_shares((run.observed, run.hours.booked, run.share) for run in runs if run.share),
     )

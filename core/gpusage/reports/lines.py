@@ -12,8 +12,9 @@ from gpusage.experience.trust import LEAST_CHECKED, LEAST_HELD, LEAST_OWN
 from gpusage.reports.accuracy import RULE
 from gpusage.reports.amounts import Amounts
 from gpusage.reports.breakdown import Dimension, GroupTally, joined
-from gpusage.reports.report import PeriodTotals, Report
+from gpusage.reports.report import Report
 from gpusage.reports.sharing import PossibleShares
+from gpusage.reports.tallies import PeriodTotals
 from gpusage.reports.verdicts import HARDLY_USED_BELOW, Wasted
 from gpusage_hooks.units import percent
 

@@ -9,7 +9,8 @@ from gpusage.reports.amounts import Amounts
 from gpusage.reports.breakdown import NAMES
 from gpusage.reports.lines import BEFORE, MOST_GROUPS, NO_NAME, amount, by_title, part, sections, title
 from gpusage.reports.pages import bars, html
-from gpusage.reports.report import BAND_PERCENT, Report
+from gpusage.reports.report import Report
+from gpusage.reports.tallies import BAND_PERCENT
 
 HOURS = {"used": "#4b8b6f", "idle": "#c2571a", "not seen": "#aaaaaa", "freed": "#27609c"}
 CODES = {"REWRITE": "#27609c", "KEEP": "#4b8b6f", "DECLINE": "#aaaaaa"}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from gpusage.experience.finished_jobs import own_utilization, was_gpu_shared
 from gpusage.reports.accuracy import (
     PredictionAccuracy,
     Promises,
@@ -18,11 +15,32 @@ from gpusage.reports.accuracy import (
     count_promises,
     count_unnamed_jobs,
     prediction_accuracy,
+    with_quartiles,
 )
-from gpusage.reports.amounts import Amounts, Currency, Rates, amounts_of, had_share, total
-from gpusage.reports.breakdown import USUAL_RULES, Dimension, GroupTally, ReportRules, break_down
-from gpusage.reports.jobs import count_jobs
+from gpusage.reports.amounts import Amounts, Currency, Rates, total
+from gpusage.reports.breakdown import (
+    USUAL_RULES,
+    Breakdown,
+    Dimension,
+    GroupTally,
+    ReportRules,
+    break_down,
+    with_freed,
+)
+from gpusage.reports.tallies import (
+    Band,
+    DecisionTally,
+    GpuTally,
+    PeriodTotals,
+    ReasonTally,
+    booked_bands,
+    count_decisions,
+    count_reasons,
+    period_totals,
+    tally_gpus,
+)
 from gpusage.reports.verdicts import (
+    WORST_COUNT,
     HardlyUsed,
     VerdictTally,
     WaitingUser,
@@ -36,55 +54,6 @@ from gpusage.store.rows import Observation
 from gpusage_hooks.types import DecisionRecord
 
 MOST_REASONS = 12
-BAND_PERCENT = 10
-_NAME_OR_NUMBER = re.compile(r"([A-Za-z][\w-]*)|\d+(?:\.\d+)?")
-JOULES_PER_KWH = 3.6e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionTally:
-    """Count of the decisions with the same code and mode."""
-
-    manager: str
-    mode: str
-    code: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasonTally:
-    """Count of the decisions with the same first reason; ``N`` stands for its numbers."""
-
-    code: str
-    reason: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuTally:
-    """GPU hours of the runs on a GPU type.
-
-    Attributes:
-        gpu: Name from the node; empty if unknown.
-        money: The hours in the site's money or weights; ``None`` without a price.
-    """
-
-    gpu: str
-    run_count: int
-    hours: Amounts
-    money: Amounts | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """The booked GPU hours of runs with utilizations in a band.
-
-    Attributes:
-        from_percent: The band's lower end; it is `BAND_PERCENT` wide.
-    """
-
-    from_percent: int
-    booked_hours: float
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +76,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         waiting: Users whose jobs wait for their hosts.
         if_shared_count: Decisions on jobs for which a share would have been enough, had their GPUs been shared.
         unaccounted: Sentences on accounting that could not be read.
+        stays: As in `Breakdown`; empty in a finished report.
     """
 
     since_s: float
@@ -136,6 +106,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     currency: Currency | None = None
     if_shared_count: int = 0
     unaccounted: tuple[str, ...] = ()
+    stays: Mapping[str, bytes] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,150 +151,94 @@ def report_of(
         period: Time span and user.
         rules: Least sampled time, and rules for prices of shares.
     """
-    least_s = rules.least_sampled_s
-
     # A run counts where it ended, so that no run counts in two periods.
     previous = [each for each in observations if each.usage.ended_at_s < period.since_s]
     observations = [each for each in observations if each.usage.ended_at_s >= period.since_s]
     records = [each for each in records if each.decided_at_s >= period.since_s]
+    before = part_of([], previous, rules) if previous else None
+    return finished(part_of(records, observations, rules), before, rates, period)
 
-    gpus = _by_gpu(observations, rates.per_hour, least_s)
+
+def part_of(records: Sequence[DecisionRecord], observations: Sequence[Observation], rules: ReportRules) -> Report:
+    """Return a part of a report, to be joined with others and `finished`.
+
+    Args:
+        records: Some decisions.
+        observations: Some runs, all of the same jobs and the newest first.
+        rules: As in `report_of`.
+    """
+    least_s = rules.least_sampled_s
+    gpus = tally_gpus(observations, least_s)
     enforced, withheld = count_promises(observations, least_s)
-    groups, all_jobs, unseen = break_down(observations, rules)
-
-    # Without any price there is no sum, not a sum of 0.
-    priced = [each.money for each in gpus if each.money is not None]
+    sums = break_down(observations, rules)
     return Report(
-        since_s=period.since_s,
-        until_s=period.until_s,
-        previous_since_s=period.previous_since_s,
-        user=period.user,
-        decisions=_decisions(records),
+        since_s=0.0,
+        until_s=0.0,
+        previous_since_s=0.0,
+        user="",
+        decisions=count_decisions(records),
         if_shared_count=sum(bool(record.decision.if_shared) for record in records),
-        reasons=_reasons(records),
+        reasons=count_reasons(records),
         run_count=len(observations),
         hours=total(each.hours for each in gpus),
-        money=total(priced) if priced else None,
-        currency=rates.currency if priced else None,
+        money=None,
         gpus=gpus,
-        bands=_bands(observations, least_s),
+        bands=booked_bands(observations, least_s),
         verdicts=tally_verdicts(observations, least_s),
         worst=most_idle_jobs(observations, least_s),
         trueness=prediction_accuracy(observations, least_s),
         promises_enforced=enforced,
         promises_withheld=withheld,
         unnamed=count_unnamed_jobs(records, observations, least_s),
-        groups=groups,
-        all_jobs=all_jobs,
-        unseen=unseen,
+        groups=sums.groups,
+        all_jobs=sums.all_jobs,
+        unseen=sums.unseen,
+        stays=sums.stays,
         totals=period_totals(observations, least_s),
-        previous=period_totals(previous, least_s) if previous else None,
+        previous=None,
         hardly_used=hardly_used_jobs(observations, least_s),
         waiting=waiting_users(observations, least_s),
     )
 
 
-def _decisions(records: Sequence[DecisionRecord]) -> tuple[DecisionTally, ...]:
-    # Sorted, so that tables of two reports have the same order.
-    counts = Counter((record.manager, record.mode, record.decision.code.value) for record in records)
-    return tuple(
-        DecisionTally(manager=manager, mode=mode, code=code, count=count)
-        for (manager, mode, code), count in sorted(counts.items())
-    )
+def finished(part: Report, before: Report | None, rates: Rates, period: Period) -> Report:
+    """Return the report of *period*: the sum of its parts with what rests on all of them.
 
-
-def _reasons(records: Sequence[DecisionRecord]) -> tuple[ReasonTally, ...]:
-    # Reasons differ in their figures: N for each number counts them as one. Numbers in names, such as
-    # a100-sxm4-80gb, stay.
-    counts = Counter(
-        (record.decision.code.value, _NAME_OR_NUMBER.sub(lambda match: match[1] or "N", record.decision.reasons[0]))
-        for record in records
-        if record.decision.reasons
-    )
-    first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]
-    return tuple(ReasonTally(code=code, reason=reason, count=count) for (code, reason), count in first)
-
-
-def _by_gpu(observations: Sequence[Observation], per_hour: Mapping[str, float], least_s: float) -> tuple[GpuTally, ...]:
-    by_gpu: dict[str, list[Amounts]] = defaultdict(list)
-    for each in observations:
-        by_gpu[each.usage.gpu].append(amounts_of(each, least_s))
-
+    Args:
+        part: Sum of all parts of the period.
+        before: Sum of the parts of the previous period; ``None`` where there is nothing of it.
+        rates: Prices by the nodes' names of GPUs.
+        period: Time span and user.
+    """
+    prices = {each.gpu: rates.per_hour.get(each.gpu) for each in part.gpus}
     # A GPU type without a price has hours and no money, and the sum of money leaves it out.
-    tallies = []
-    for gpu, runs in sorted(by_gpu.items()):
-        hours, price = total(runs), per_hour.get(gpu)
-        money = None if price is None else hours.times(price)
-        tallies.append(GpuTally(gpu=gpu, run_count=len(runs), hours=hours, money=money))
-    return tuple(tallies)
-
-
-def _bands(observations: Sequence[Observation], least_s: float) -> tuple[Band, ...]:
-    """Return the histogram of booked GPU hours over utilization; empty where no utilization was seen."""
-    hours = [0.0] * (100 // BAND_PERCENT)
-    for each in observations:
-        utilization = own_utilization(each.usage, least_s)
-        if utilization is not None:
-            # 100 % belongs to the last band.
-            hours[min(int(100 * utilization / BAND_PERCENT), len(hours) - 1)] += amounts_of(each, least_s).booked
-    if not any(hours):
-        return ()
-
-    return tuple(Band(from_percent=BAND_PERCENT * at, booked_hours=each) for at, each in enumerate(hours))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
-    """Energy of runs alone on their GPUs, from the GPUs' own counters.
-
-    Attributes:
-        kwh: Energy in the sampled time.
-        booked_hours: GPU hours that these runs booked.
-    """
-
-    kwh: float
-    booked_hours: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeriodTotals:
-    """Totals of the jobs of a period.
-
-    Attributes:
-        share_count: Jobs with a share in place of a whole GPU.
-        promises: Promises to these jobs.
-        energy: Metered energy; ``None`` where no run alone on a GPU has a counter.
-    """
-
-    job_count: int
-    user_count: int
-    share_count: int
-    hours: Amounts
-    promises: Promises
-    energy: Energy | None
-
-
-def period_totals(observations: Sequence[Observation], least_s: float) -> PeriodTotals:
-    """Return the totals of *observations*."""
-    return PeriodTotals(
-        job_count=count_jobs(observations),
-        user_count=len({each.usage.user for each in observations}),
-        share_count=count_jobs(filter(had_share, observations)),
-        hours=total(amounts_of(each, least_s) for each in observations),
-        promises=count_promises(observations, least_s)[0],
-        energy=_energy(observations, least_s),
+    gpus = tuple(
+        each if (price := prices[each.gpu]) is None else replace(each, money=each.hours.times(price))
+        for each in part.gpus
     )
-
-
-def _energy(observations: Iterable[Observation], least_s: float) -> Energy | None:
-    # The counter is the whole GPU's: of a run with partners nobody knows its part.
-    metered = [
-        (each.usage.energy_j, amounts_of(each, least_s).booked)
-        for each in observations
-        if each.usage.energy_j is not None and each.usage.sampled_s and not was_gpu_shared(each.usage)
-    ]
-    if not metered:
-        return None
-    # Energy beside the hours that it is of: most clusters meter only some of their GPUs.
-    joules, hours = map(sum, zip(*metered, strict=True))
-    return Energy(kwh=joules / JOULES_PER_KWH, booked_hours=hours)
+    # Without any price there is no sum, not a sum of 0.
+    priced = [each.money for each in gpus if each.money is not None]
+    sums = with_freed(Breakdown(groups=part.groups, all_jobs=part.all_jobs, unseen=part.unseen, stays=part.stays))
+    totals, previous = (
+        replace(each.totals, user_count=len(each.groups["user"])) if each is not None else None
+        for each in (part, before)
+    )
+    return msgspec.structs.replace(
+        part,
+        since_s=period.since_s,
+        until_s=period.until_s,
+        previous_since_s=period.previous_since_s,
+        user=period.user,
+        reasons=part.reasons[:MOST_REASONS],
+        money=total(priced) if priced else None,
+        currency=rates.currency if priced else None,
+        gpus=gpus,
+        trueness=tuple(replace(with_quartiles(each), ratios={}) for each in part.trueness),
+        groups=sums.groups,
+        all_jobs=sums.all_jobs,
+        unseen=sums.unseen,
+        stays=sums.stays,
+        totals=totals,
+        previous=previous,
+        waiting=part.waiting[:WORST_COUNT],
+    )

@@ -21,7 +21,6 @@ from gpusage.experience.unnamed_jobs import gpu_need, share_prices
 from gpusage.policies.share_price import can_promise, limits, offers, priced_percents
 from gpusage.predictors.intervals import exact_interval
 from gpusage.reports.amounts import expected_slowdown, gpu_count, had_whole_gpus, was_share_withheld
-from gpusage.reports.freed import Stay, freed_times_s
 from gpusage.reports.jobs import count_jobs
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import (
@@ -33,7 +32,7 @@ from gpusage_hooks.types import (
     ObservedFigures,
     SharingRules,
 )
-from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
+from gpusage_hooks.units import WHOLE_PERCENT
 
 GpuLookup = Callable[[str], Gpu | None]
 """From the name of a GPU to its row of the catalogue."""
@@ -82,58 +81,36 @@ class PossibleShares:
     slowdown_low: float
     slowdown_high: float
 
-
-Freed = tuple[float, float]
-"""GPU hours that a share would have freed: with one user's jobs on a GPU, and with any users'."""
-
-
-def freed_by(shares: Sequence[tuple[Observation, PossibleShare]]) -> list[Freed]:
-    """Return what each of *shares* would have freed, by a replay of their runs together."""
-    stays = [
-        Stay(
-            gpu=observed.usage.gpu,
-            user=observed.usage.user,
-            started_at_s=observed.usage.started_at_s,
-            duration_s=max(0.0, observed.usage.ended_at_s - observed.usage.started_at_s),
-            share_percent=share.share_percent,
-            slowdown=share.slowdown,
+    @staticmethod
+    def joined(parts: Sequence[PossibleShares]) -> PossibleShares:
+        """Return the sum of *parts*, which have no job in common and are at least one."""
+        return PossibleShares(
+            job_count=sum(each.job_count for each in parts),
+            booked_hours=sum(each.booked_hours for each in parts),
+            freed_hours=sum(each.freed_hours for each in parts),
+            most_freed_hours=sum(each.most_freed_hours for each in parts),
+            slowdown_low=min(each.slowdown_low for each in parts),
+            slowdown_high=max(each.slowdown_high for each in parts),
         )
-        for observed, share in shares
-    ]
-    apart, together = (freed_times_s(stays, users_apart=users_apart) for users_apart in (True, False))
-    return [(low_s / HOUR_S, high_s / HOUR_S) for low_s, high_s in zip(apart, together, strict=True)]
 
 
-def count_possible_shares(
-    shares: Iterable[tuple[Observation, float, PossibleShare, Freed]],
-) -> PossibleShares | None:
-    """Return the sums of *shares*, each with its run, its booked hours and what it frees; ``None`` without shares."""
+def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleShare]]) -> PossibleShares | None:
+    """Return the sums of *shares*, each with its run and its booked hours; ``None`` without shares.
+
+    What they free shows only beside all others of the period: see `gpusage.reports.freed`.
+    """
     of_runs = [*shares]
     if not of_runs:
         return None
     # Hours are sums, as everywhere in a report; of prices a sum means nothing, so their range stands.
-    slowdowns = [share.slowdown for _, _, share, _ in of_runs]
+    slowdowns = [share.slowdown for _, _, share in of_runs]
     return PossibleShares(
-        job_count=count_jobs(observed for observed, _, _, _ in of_runs),
-        booked_hours=sum(booked for _, booked, _, _ in of_runs),
-        freed_hours=sum(freed for *_, (freed, _) in of_runs),
-        most_freed_hours=sum(freed for *_, (_, freed) in of_runs),
+        job_count=count_jobs(observed for observed, _, _ in of_runs),
+        booked_hours=sum(booked for _, booked, _ in of_runs),
+        freed_hours=0.0,
+        most_freed_hours=0.0,
         slowdown_low=min(slowdowns),
         slowdown_high=max(slowdowns),
-    )
-
-
-def joined_shares(counts: Sequence[PossibleShares]) -> PossibleShares | None:
-    """Return the sum of *counts* of groups that have no job in common; ``None`` without counts."""
-    if not counts:
-        return None
-    return PossibleShares(
-        job_count=sum(each.job_count for each in counts),
-        booked_hours=sum(each.booked_hours for each in counts),
-        freed_hours=sum(each.freed_hours for each in counts),
-        most_freed_hours=sum(each.most_freed_hours for each in counts),
-        slowdown_low=min(each.slowdown_low for each in counts),
-        slowdown_high=max(each.slowdown_high for each in counts),
     )
 
 

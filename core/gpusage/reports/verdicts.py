@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal, get_args
 
 from gpusage.experience.finished_jobs import (
     HOST_BOUND_BELOW,
@@ -19,6 +19,7 @@ from gpusage.experience.finished_jobs import (
 )
 from gpusage.reports.amounts import Amounts, amounts_of, had_whole_gpus, total
 from gpusage.reports.jobs import newest_seen, runs_by_job
+from gpusage.reports.joining import joined
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Usage
 from gpusage_hooks.units import percent, seconds
@@ -42,10 +43,16 @@ HARDLY_USED_BELOW = 0.2
 class VerdictTally:
     """Number and hours of the runs with the same verdict."""
 
+    KEY: ClassVar = ("verdict",)
     verdict: Verdict
     rule: str
     run_count: int
     hours: Amounts
+
+    @property
+    def rank(self) -> int:
+        """Return the place in a table."""
+        return get_args(Verdict).index(self.verdict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +63,8 @@ class Wasted:
         advice: Suggested request for the next time; empty where too few samples show any.
     """
 
+    KEY: ClassVar = ("manager", "job_id")
+    MOST: ClassVar = WORST_COUNT
     manager: str
     job_id: str
     user: str
@@ -64,6 +73,11 @@ class Wasted:
     verdict: Verdict
     hours: Amounts
     advice: str
+
+    @property
+    def rank(self) -> tuple[float, str, str]:
+        """Return the place in a table, the most idle hours first; the job's number breaks ties."""
+        return -self.hours.idle, self.manager, self.job_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +99,26 @@ class WaitingUser:
 
     Attributes:
         waits_for: Cause of the wait of the job with the most idle GPU hours.
+        most_idle: Idle GPU hours of this job.
     """
 
+    KEY: ClassVar = ("user",)
     user: str
     job_count: int
     hours: Amounts
     waits_for: str
+    most_idle: float = 0.0
+
+    @property
+    def rank(self) -> tuple[float, str]:
+        """Return the place in a table, the most idle hours first."""
+        return -self.hours.idle, self.user
+
+    @staticmethod
+    def joined(parts: Sequence[WaitingUser]) -> WaitingUser:
+        """Return the sum of *parts*, of the same user: the job that loses the most shows where a change pays."""
+        hours, job_count = total(each.hours for each in parts), sum(each.job_count for each in parts)
+        return replace(max(parts, key=lambda each: each.most_idle), job_count=job_count, hours=hours)
 
 
 def verdict_of(usage: Usage, hours: Amounts, least_s: float = LEAST_SAMPLED_S) -> Verdict:
@@ -147,24 +175,17 @@ def hardly_used_jobs(observations: Sequence[Observation], least_s: float = LEAST
 
 def waiting_users(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[WaitingUser, ...]:
     """Return the users whose jobs wait for their hosts, the most idle GPU hours first."""
-    by_user: dict[str, list[tuple[Wasted, str]]] = defaultdict(list)
+    waiting = []
     for runs in runs_by_job(observations):
         job = _wasted(runs, least_s)
         if job.verdict == "waits":
-            by_user[job.user].append((job, describe_host(newest_seen(runs, least_s).usage)))
-
-    waiting = []
-    for user, jobs in by_user.items():
-        # One cause per user: the job that loses the most shows where a change pays.
-        _, waits_for = max(jobs, key=lambda job: job[0].hours.idle)
-        hours = total(job.hours for job, _ in jobs)
-        waiting.append(WaitingUser(user=user, job_count=len(jobs), hours=hours, waits_for=waits_for))
-    return tuple(sorted(waiting, key=lambda each: (-each.hours.idle, each.user))[:WORST_COUNT])
+            cause, idle = describe_host(newest_seen(runs, least_s).usage), job.hours.idle
+            waiting.append(WaitingUser(user=job.user, job_count=1, hours=job.hours, waits_for=cause, most_idle=idle))
+    return joined([tuple(waiting), ()])
 
 
 def _most_idle(jobs: Iterable[Wasted]) -> tuple[Wasted, ...]:
-    # The job's number breaks ties, so that a report of the same runs is the same text.
-    return tuple(sorted(jobs, key=lambda job: (-job.hours.idle, job.manager, job.job_id))[:WORST_COUNT])
+    return tuple(sorted(jobs, key=lambda job: job.rank)[:WORST_COUNT])
 
 
 def _wasted(runs: Sequence[Observation], least_s: float) -> Wasted:

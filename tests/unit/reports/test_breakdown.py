@@ -37,7 +37,7 @@ def test_the_groups_add_up_to_all_jobs(dimension: Dimension) -> None:
 
 def test_a_job_without_a_decision_counts_with_the_gpus_that_its_node_saw() -> None:
     unmarked = usage(record(1, percent=None), number="", gpu_count=4, user="eve", partition="")
-    groups = break_down([Observation(usage=unmarked, decision=None)], USUAL_RULES)[0]
+    groups = break_down([Observation(usage=unmarked, decision=None)], USUAL_RULES).groups
     assert {dimension: [each.name for each in groups[dimension]] for dimension in NAMES} == {
         "user": ["eve"],
         "account": ["physics"],
@@ -53,7 +53,7 @@ def test_an_older_release_told_no_account_and_the_submission_did() -> None:
     assert decided.identity is not None
     decided = replace(decided, identity=replace(decided.identity, account="chemistry"))
     observed = Observation(usage=usage(decided, account=""), decision=decided)
-    assert [each.name for each in break_down([observed], USUAL_RULES)[0]["account"]] == ["chemistry"]
+    assert [each.name for each in break_down([observed], USUAL_RULES).groups["account"]] == ["chemistry"]
 
 
 def test_a_table_ends_with_all_jobs_and_with_what_was_not_seen() -> None:
@@ -75,8 +75,8 @@ def test_a_run_on_two_nodes_with_one_gpu_each_could_not_have_shared() -> None:
     )
     rules = replace(USUAL_RULES, find_gpu=builtin_catalogue().find)
     both = [Observation(usage=replace(light, sampled_on=node), decision=None) for node in ("n1", "n2")]
-    assert break_down(both[:1], rules)[1].possible is not None
-    assert break_down(both, rules)[1].possible is None
+    assert break_down(both[:1], rules).all_jobs.possible is not None
+    assert break_down(both, rules).all_jobs.possible is None
 
 
 def test_the_small_groups_in_one_row_could_share_what_they_could_share() -> None:

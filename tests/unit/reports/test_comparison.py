@@ -10,7 +10,8 @@ import pytest
 from gpusage.reports.amounts import Rates
 from gpusage.reports.lines import BEFORE, sections
 from gpusage.reports.page import page
-from gpusage.reports.report import Period, Report, period_of_month, period_totals, report_of
+from gpusage.reports.report import Period, Report, period_of_month, report_of
+from gpusage.reports.tallies import period_totals
 from gpusage.store.rows import Observation
 from observed import DAY_S, HALF, NOW_S, month, month_before, record, usage
 

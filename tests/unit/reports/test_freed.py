@@ -2,22 +2,59 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.reports.freed import Stay, freed_times_s
+from gpusage.reports.freed import STAY, freed_by, freed_times_s
+
+Stay = tuple[tuple[str, str], tuple[float, float, float, int]]
+"""The GPU's type and the user; then a row of `STAY`."""
 
 
 def stay(
     started_at_s: float = 0.0, percent: int = 25, user: str = "ada", gpu: str = "v100", price: float = 1.0
 ) -> Stay:
     """Return a job of 100 s."""
-    return Stay(gpu=gpu, user=user, started_at_s=started_at_s, duration_s=100.0, share_percent=percent, slowdown=price)
+    return (gpu, user), (started_at_s, 100.0, price, percent)
 
 
 def freed_s(*stays: Stay, users_apart: bool = True) -> float:
-    return sum(freed_times_s(stays, users_apart=users_apart))
+    packed: dict[tuple[str, ...], bytes] = {}
+    for names, row in stays:
+        packed[names] = packed.get(names, b"") + np.array([row], STAY).tobytes()
+    return sum(each_s[0 if users_apart else 1] for each_s in freed_by(packed, 0, 1).values())
+
+
+def one_by_one(rows: list[tuple[float, float, float, int]]) -> list[float]:
+    """Return what each share frees, as the module's text has it, each job looking at all GPUs."""
+    freed, gpus = [0.0] * len(rows), list[list[tuple[float, int]]]()
+    for place in sorted(range(len(rows)), key=lambda place: rows[place][0]):
+        now_s, duration_s, price, percent = rows[place]
+        end_s = now_s + duration_s * price
+        gpus = [parts for parts in ([part for part in gpu if part[0] > now_s] for gpu in gpus) if parts]
+        rooms = [(100 - sum(each for _, each in parts), number) for number, parts in enumerate(gpus)]
+        fitting = [number for room, number in sorted(rooms) if room >= percent]
+        if not fitting:
+            gpus.append([])
+        chosen = gpus[fitting[0] if fitting else -1]
+        freed[place] = duration_s - max(0.0, end_s - max((end for end, _ in chosen), default=now_s))
+        chosen.append((end_s, percent))
+    return freed
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 300), st.integers(1, 120), st.sampled_from([1.0, 1.25]), st.sampled_from([20, 33, 75])
+        ),
+        max_size=60,
+    )
+)
+def test_each_job_stands_where_a_look_at_all_gpus_puts_it(rows: list[tuple[float, float, float, int]]) -> None:
+    actual = freed_times_s(np.array(rows, STAY), np.zeros(len(rows), int))
+    assert actual.tolist() == pytest.approx(one_by_one(rows))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +83,8 @@ def test_behind_walls_users_share_a_gpu() -> None:
 
 
 def test_each_job_has_its_own_part_of_the_sum_in_the_order_of_the_question() -> None:
-    assert [*freed_times_s([stay(60.0), stay()], users_apart=True)] == [40.0, 0.0]
+    rows = np.array([row for _, row in (stay(60.0), stay())], STAY)
+    assert [*freed_times_s(rows, np.zeros(2, int))] == [40.0, 0.0]
 
 
 @given(st.lists(st.tuples(st.floats(0, 300), st.sampled_from([25, 33, 50, 75])), max_size=20))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.reports.amounts import amounts_of
-from gpusage.reports.sharing import PossibleShare, count_possible_shares, freed_by, no_gpu, possible_share
+from gpusage.reports.breakdown import ReportRules, break_down, with_freed
+from gpusage.reports.sharing import PossibleShare, count_possible_shares, no_gpu, possible_share
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Allocation, Gpu, Interval, Price, SharingRules
 from observed import GIB, HALF, record, usage
@@ -89,11 +89,8 @@ def test_shares_are_added_up_by_job_with_the_least_and_the_highest_price() -> No
     again = usage(advised, started_at_s=1.0, ended_at_s=3601.0)
     light = Observation(usage=replace(UNMARKED, job_id="other"), decision=None)
     runs = [Observation(usage=each, decision=advised) for each in (usage(advised), again)]
-    shares = [(each, enough) for each in (*runs, light) if (enough := possible_share(each, RULES, find_gpu))]
-    freed = freed_by(shares)
-    actual = count_possible_shares(
-        (each, amounts_of(each).booked, enough, one) for (each, enough), one in zip(shares, freed, strict=True)
-    )
+    rules = ReportRules(sharing=RULES, find_gpu=find_gpu)
+    actual = with_freed(break_down([*runs, light], rules)).all_jobs.possible
     share = share_of()
     assert actual is not None
     assert share is not None

@@ -1,0 +1,180 @@
+"""The tables of a report that count decisions, and GPU hours by type, utilization and period."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gpusage.experience.finished_jobs import own_utilization, was_gpu_shared
+from gpusage.reports.accuracy import Promises, count_promises
+from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
+from gpusage.reports.jobs import count_jobs
+from gpusage.store.rows import Observation
+from gpusage_hooks.types import DecisionRecord
+
+BAND_PERCENT = 10
+_NAME_OR_NUMBER = re.compile(r"([A-Za-z][\w-]*)|\d+(?:\.\d+)?")
+JOULES_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionTally:
+    """Count of the decisions with the same code and mode."""
+
+    KEY: ClassVar = ("manager", "mode", "code")
+    manager: str
+    mode: str
+    code: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonTally:
+    """Count of the decisions with the same first reason; ``N`` stands for its numbers."""
+
+    KEY: ClassVar = ("code", "reason")
+    MOST: ClassVar = 1000
+    code: str
+    reason: str
+    count: int
+
+    @property
+    def rank(self) -> tuple[int, str, str]:
+        """Return the place in a table, the most frequent first."""
+        return -self.count, self.code, self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTally:
+    """GPU hours of the runs on a GPU type.
+
+    Attributes:
+        gpu: Name from the node; empty if unknown.
+        money: The hours in the site's money or weights; ``None`` without a price.
+    """
+
+    KEY: ClassVar = ("gpu",)
+    gpu: str
+    run_count: int
+    hours: Amounts
+    money: Amounts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The booked GPU hours of runs with utilizations in a band.
+
+    Attributes:
+        from_percent: The band's lower end; it is `BAND_PERCENT` wide.
+    """
+
+    KEY: ClassVar = ("from_percent",)
+    from_percent: int
+    booked_hours: float
+
+
+def count_decisions(records: Sequence[DecisionRecord]) -> tuple[DecisionTally, ...]:
+    """Count *records* by manager, mode and code."""
+    # Sorted, so that tables of two reports have the same order.
+    counts = Counter((record.manager, record.mode, record.decision.code.value) for record in records)
+    return tuple(
+        DecisionTally(manager=manager, mode=mode, code=code, count=count)
+        for (manager, mode, code), count in sorted(counts.items())
+    )
+
+
+def count_reasons(records: Sequence[DecisionRecord]) -> tuple[ReasonTally, ...]:
+    """Count *records* by code and first reason, the most frequent first."""
+    # Reasons differ in their figures: N for each number counts them as one. Numbers in names, such as
+    # a100-sxm4-80gb, stay.
+    counts = Counter(
+        (record.decision.code.value, _NAME_OR_NUMBER.sub(lambda match: match[1] or "N", record.decision.reasons[0]))
+        for record in records
+        if record.decision.reasons
+    )
+    tallies = (ReasonTally(code=code, reason=reason, count=count) for (code, reason), count in counts.items())
+    return tuple(sorted(tallies, key=lambda tally: tally.rank))
+
+
+def tally_gpus(observations: Sequence[Observation], least_s: float) -> tuple[GpuTally, ...]:
+    """Return the GPU hours of *observations* by GPU type, without money."""
+    by_gpu: dict[str, list[Amounts]] = defaultdict(list)
+    for each in observations:
+        by_gpu[each.usage.gpu].append(amounts_of(each, least_s))
+    return tuple(
+        GpuTally(gpu=gpu, run_count=len(runs), hours=total(runs), money=None) for gpu, runs in sorted(by_gpu.items())
+    )
+
+
+def booked_bands(observations: Sequence[Observation], least_s: float) -> tuple[Band, ...]:
+    """Return the histogram of booked GPU hours over utilization; empty where no utilization was seen."""
+    hours = [0.0] * (100 // BAND_PERCENT)
+    for each in observations:
+        utilization = own_utilization(each.usage, least_s)
+        if utilization is not None:
+            # 100 % belongs to the last band.
+            hours[min(int(100 * utilization / BAND_PERCENT), len(hours) - 1)] += amounts_of(each, least_s).booked
+    if not any(hours):
+        return ()
+
+    return tuple(Band(from_percent=BAND_PERCENT * at, booked_hours=each) for at, each in enumerate(hours))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """Energy of runs alone on their GPUs, from the GPUs' own counters.
+
+    Attributes:
+        kwh: Energy in the sampled time.
+        booked_hours: GPU hours that these runs booked.
+    """
+
+    kwh: float
+    booked_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodTotals:
+    """Totals of the jobs of a period.
+
+    Attributes:
+        share_count: Jobs with a share in place of a whole GPU.
+        promises: Promises to these jobs.
+        energy: Metered energy; ``None`` where no run alone on a GPU has a counter.
+    """
+
+    job_count: int
+    user_count: int
+    share_count: int
+    hours: Amounts
+    promises: Promises
+    energy: Energy | None
+
+
+def period_totals(observations: Sequence[Observation], least_s: float) -> PeriodTotals:
+    """Return the totals of *observations*."""
+    return PeriodTotals(
+        job_count=count_jobs(observations),
+        user_count=len({each.usage.user for each in observations}),
+        share_count=count_jobs(filter(had_share, observations)),
+        hours=total(amounts_of(each, least_s) for each in observations),
+        promises=count_promises(observations, least_s)[0],
+        energy=_energy(observations, least_s),
+    )
+
+
+def _energy(observations: Iterable[Observation], least_s: float) -> Energy | None:
+    # The counter is the whole GPU's: of a run with partners nobody knows its part.
+    metered = [
+        (each.usage.energy_j, amounts_of(each, least_s).booked)
+        for each in observations
+        if each.usage.energy_j is not None and each.usage.sampled_s and not was_gpu_shared(each.usage)
+    ]
+    if not metered:
+        return None
+    # Energy beside the hours that it is of: most clusters meter only some of their GPUs.
+    joules, hours = map(sum, zip(*metered, strict=True))
+    return Energy(kwh=joules / JOULES_PER_KWH, booked_hours=hours)
