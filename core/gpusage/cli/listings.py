@@ -9,11 +9,10 @@ import click
 from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
-from gpusage.devices.catalogue import Catalogue, name_key, name_words
+from gpusage.devices.catalogue import Catalogue, name_words
 from gpusage.devices.nvml import LocalGpu, local_gpus
 from gpusage.plugins.loading import load_hooks
 from gpusage.settings.configuration_file import read_configuration
-from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, TERA, gib
 
@@ -51,15 +50,7 @@ def gpus(*, names: Sequence[str], local: bool, as_json: bool) -> None:
         raise click.UsageError(message)
 
     catalogue = advisor().catalogue
-    for alias, name in read_configuration()[0].gpus.aliases.items():
-        try:
-            row, own = catalogue.find(name), name_key(catalogue.find(alias).name)
-        except DeviceError as error:
-            message = f"Key 'gpus.aliases.{alias}' must name a GPU of the catalogue. {error}"
-            raise RequestError(message) from error
-        if own == name_key(alias) != name_key(row.name):
-            message = f"Key 'gpus.aliases.{alias}' must be a word of your own; got a GPU's own name. Use another."
-            raise RequestError(message)
+    catalogue.require_aliases(read_configuration()[0].gpus.aliases)
     meant = {name: catalogue.find(name) for name in names}
     named = {row.name: row for row in meant.values()}  # once, however often and by whatever name
     # Without names the whole catalogue.

@@ -37,12 +37,14 @@ class Limits:
     Attributes:
         serving: The workload whose promised latency the share has to keep; ``None`` where none is.
         latest_step_s: How long a step may take at the pessimistic end, by the job's deadline; ``None`` without one.
+        only_slices: Whether every GPU that the job may get is a slice (MIG).
     """
 
     expected: float
     worst: float
     serving: Workload | None = None
     latest_step_s: float | None = None
+    only_slices: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

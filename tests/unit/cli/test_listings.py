@@ -58,6 +58,9 @@ def test_a_name_is_taken_for_a_gpu_and_the_site_says_for_which(tmp_path: Path, m
         "catalogue; got an unknown name. Did you mean 'h100-sxm5-80gb'?"
     )
     assert "must be a word of your own" in str(taken_for(tmp_path, monkeypatch, '{ t4 = "v100" }', "gpus")[1])
+    assert "got a vendor's alone" in str(taken_for(tmp_path, monkeypatch, '{ nvidia = "v100" }', "gpus")[1])
+    cycle = taken_for(tmp_path, monkeypatch, '{ big = "huge", huge = "big" }', "gpus")[1]
+    assert "Key 'gpus.aliases.big' must name a GPU of the catalogue" in str(cycle)
     with pytest.raises(RequestError, match=r"Key 'gpus.aliases' of configuration 'x' must be a table; got"):
         parse_configuration("[gpus]\naliases = { big = 1 }", origin="x")
 

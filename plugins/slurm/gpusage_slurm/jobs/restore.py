@@ -81,8 +81,8 @@ def restore_request(job: AnnotatedJob, reason: str) -> bool:
         RequestError: As `_replace_share`.
     """
     mark = parse_annotation(job.mark)
-    if mark is not None and job.other_types:
-        return _name_other_type(job, mark)
+    if job.other_types:
+        return _replace_share(job, reason)
     if mark is not None and avoided_nodes_in(mark) and not job.needs_whole_gpu:
         update_job(job.job_id, *readmission_settings(job, mark), _mark_setting(job, readmitted_mark(mark, reason)))
         return True
@@ -102,29 +102,6 @@ def restore_whole_gpu(job: AnnotatedJob, reason: str) -> bool:
         advice = f"should have its GPU back: {reason}. {_REMEDY} | {mark.reasons}"
         update_job(job.job_id, _mark_setting(job, replace(mark, code="STUCK", reasons=advice)))
     return False
-
-
-def _name_other_type(job: AnnotatedJob, mark: JobAnnotation) -> bool:
-    """Return whether *job*, held to one of several GPU types, names now the one that is free; 22.05 refuses."""
-    match = _GPU.fullmatch(mark.after.partition(", ")[0])
-    rows = squeue_rows("--states=PENDING", f"--jobs={base_id(job.job_id)}", columns=_SHARE_COLUMNS)
-    requested = next((row["tres-per-node"] for row in rows if row["JobArrayID"] == job.job_id), "")
-    words = [_PREFIX.sub("", each.text) for each in parse_tres(requested)]
-    if match is None or match[1] not in words:
-        message = f"Job {job.job_id} must wait for {mark.after}; it waits no more, or was changed. It is left as it is."
-        raise RequestError(message)
-
-    named = f"gpu:{job.other_types[0]}:1"
-    left = [match[1].split(":")[1], *job.other_types[1:]]
-    new = replace(mark, after=f"gres/{named}, {OR}{'|'.join(left)}")
-    gres = ",".join(named if word == match[1] else word for word in words)
-    try:
-        update_job(job.job_id, f"Gres={gres}", _mark_setting(job, new))
-    except RequestError as error:
-        if not any(words in str(error) for words in _REFUSED):
-            raise
-        return False
-    return True
 
 
 def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
@@ -233,7 +210,7 @@ def _correct(row: Row, reason: str, *comment: str) -> bool:
 
 
 def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = False) -> bool:
-    """Return whether *job*, which waits, has a whole GPU again.
+    """Return whether *job*, which waits, has a whole GPU again, or names the first of the other types that will do.
 
     Args:
         job: With its mark.
@@ -256,18 +233,22 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
         job.job_id
     )
     resources = parse_tres(row["tres-per-node"]) if row else ()
-    if row is None or not any(_is_own_share(each, mark) for each in resources):
+    held = mark.after.partition(", ")[0]
+    own = [
+        each for each in resources if _is_own_share(each, mark) or (is_gpu(each) and f"gres/gpu:{each.kind}:1" == held)
+    ]
+    if row is None or not own:
         message = f"Job {job.job_id} must wait for a share; it waits no more, or was changed. It is left as it is."
         raise RequestError(message)
 
     # Slurm writes the prefix of its version, and takes a request without any.
-    others = [_PREFIX.sub("", each.text) for each in resources if not _is_own_share(each, mark)]
+    others = [_PREFIX.sub("", each.text) for each in resources if each not in own]
     freed = _placement_settings(job, mark, row["Feature"])
 
-    def is_granted(gpu: str) -> bool:
+    def is_granted(gpu: str, new: JobAnnotation) -> bool:
         gres = f"Gres={','.join((gpu, *others))}"
         try:
-            update_job(job.job_id, gres, *freed, *more, _mark_setting(job, _restored_mark(mark, gpu, reason)))
+            update_job(job.job_id, gres, *freed, *more, _mark_setting(job, new))
         except RequestError as error:
             if not any(words in str(error) for words in _REFUSED):
                 raise
@@ -275,9 +256,13 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
         return True
 
     # One that fits on few GPU types must not get any.
+    if job.other_types:
+        gpu, left = f"gpu:{job.other_types[0]}:1", (own[0].kind or "", *job.other_types[1:])
+        return is_granted(gpu, replace(mark, after=f"gres/{gpu}, {OR}{'|'.join(left)}"))
     is_replaced = (starved or mark.keeps_off) and mig_type_of(mark) and REPLACING_PREFIX in row["tres-per-node"]
     larger = placement_in(mark).removeprefix(ELSE) if is_replaced and not other_types_in(mark) else ""
-    if is_granted(f"gpu:{larger}:1" if larger else match[1]):
+    gpu = f"gpu:{larger}:1" if larger else match[1]
+    if is_granted(gpu, _restored_mark(mark, gpu, reason)):
         return True
 
     # 22.05. All shares of one GPU are as good as a GPU, where all GPUs count alike.
@@ -285,7 +270,8 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
     nodes = map(parse_node, scontrol.nodes()) if may_count else ()
     units = {units_per_gpu(node.gres, kind) for node in nodes for kind in counts(node.gres, "gpu")}
     units.discard(0)  # of slices, and other GPUs that are not shared
-    return len(units) == 1 and is_granted(f"mps:{units.pop()}")
+    gpu = f"mps:{next(iter(units), 0)}"
+    return len(units) == 1 and is_granted(gpu, _restored_mark(mark, gpu, reason))
 
 
 def _placement_settings(job: AnnotatedJob, mark: JobAnnotation, features: str) -> tuple[str, ...]:

@@ -241,14 +241,14 @@ def test_the_other_type_takes_the_place_of_the_first_and_the_first_may_come_back
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     changes = []
-    monkeypatch.setattr(restore, "squeue_rows", lambda *_, **__: iter([{"JobArrayID": "7", "tres-per-node": asked}]))
+    monkeypatch.setattr(restore, "squeue_rows", lambda *_, **__: iter([{**HELD_ROW, "tres-per-node": tres}]))
     monkeypatch.setattr(restore, "update_job", lambda *words: changes.append(words))
-    asked, before = "gres/gpu:h100:1,gres/nvme:1", HELD.format("h100:1, or v100|a100")
+    tres, before = "gres/gpu:h100:1,gres/nvme:1", HELD.format("h100:1, or v100|a100")
     job = AnnotatedJob(
         job_id="7", manager="slurm", user="ada", state="waiting", mark=before, other_types=("a100", "v100")
     )
     assert restore.restore_request(job, "free")
     assert changes == [("7", "Gres=gpu:a100:1,nvme:1", f"AdminComment={HELD.format('a100:1, or h100|v100')}")]
-    asked = "gres/gpu:t4:1"  # its user changed it
+    tres = "gres/gpu:t4:1"  # its user changed it
     with pytest.raises(RequestError, match="was changed"):
         restore.restore_request(job, "free")
