@@ -40,13 +40,12 @@ def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -
         RequestError: slurmctld does not answer.
     """
     version = scontrol.version()
-    nodes = [*read_nodes(version)]
-    pools = pools_of(nodes, catalogue)
+    pools = pools_of(read_nodes(version), catalogue)
     return Cluster(
         manager=MANAGER,
         version="{}.{:02}".format(*version),
         pools=pools,
-        notes=naming_notes(nodes, pools, catalogue),
+        notes=naming_notes(pools, catalogue),
         default_partition=next((each["PartitionName"] for each in partitions if each.get("Default") == "YES"), None),
     )
 
@@ -97,14 +96,14 @@ def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPo
     return tuple(pools)
 
 
-def naming_notes(nodes: Iterable[NodeState], pools: Sequence[GpuPool], catalogue: GpuCatalogue) -> tuple[str, ...]:
+def naming_notes(pools: Sequence[GpuPool], catalogue: GpuCatalogue) -> tuple[str, ...]:
     """Return what to write in slurm.conf so that jobs get the GPUs of *pools*, a sentence for each trouble."""
-    notes, nodes = [], [*nodes]
+    notes = []
     for pool in pools:
         if pool.gpu is not None:
             continue
-        names = [node.name for node in nodes if pool.site_type in counts(node.gres, "gpu")]
-        where = ", ".join(names[:1]) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        first, *more = pool.node_names
+        where = first + (f" and {len(more)} more" if more else "")
         own = [pool.site_type] if pool.site_type else []
         gres = ":".join(("gpu", *own, str(max(pool.node_gpu_counts, default=1))))
         todo = "write Features=a100 there, or Gres=gpu:a100:4, by a name that `gpusage gpus` lists"

@@ -49,8 +49,7 @@ def find_confinement(
         by_features: Whether the job can be held by features.
     """
     pools = requested_pools(request, cluster)
-    others = [pool for pool in pools if pool.site_type not in gpu_types and pool.gpu_count]
-    places = _places_of(gpu_types, pools)
+    places, others = _places_of(gpu_types, pools)
     partitions = request.partitions or (cluster.default_partition or "",)
 
     ways = []
@@ -89,14 +88,15 @@ def requestable_types(gpu_types: Sequence[str], pools: Sequence[GpuPool]) -> tup
 
 def preferable_features(gpu_types: Sequence[str], request: GpuRequest, cluster: Cluster) -> tuple[str, ...]:
     """Return features that are on nodes of *gpu_types* alone, of all that *request* may get."""
-    pools = requested_pools(request, cluster)
-    others = [pool for pool in pools if pool.site_type not in gpu_types and pool.gpu_count]
-    return _features_of(gpu_types, _places_of(gpu_types, pools), others)[0]
+    return _features_of(gpu_types, *_places_of(gpu_types, requested_pools(request, cluster)))[0]
 
 
-def _places_of(gpu_types: Sequence[str], pools: Sequence[GpuPool]) -> list[_Place]:
-    wanted = [pool for pool in pools if pool.site_type in gpu_types and pool.gpu_count]
-    return [(pool, kind) for pool in wanted for kind in pool.node_kinds or (None,)]
+def _places_of(gpu_types: Sequence[str], pools: Sequence[GpuPool]) -> tuple[list[_Place], list[GpuPool]]:
+    """Return the places of *gpu_types*, and the other pools."""
+    some = [pool for pool in pools if pool.gpu_count]
+    wanted = [pool for pool in some if pool.site_type in gpu_types]
+    places: list[_Place] = [(pool, kind) for pool in wanted for kind in pool.node_kinds or (None,)]
+    return places, [pool for pool in some if pool not in wanted]
 
 
 def _reached_count(
