@@ -20,7 +20,6 @@ from gpusage.node.dividing.programs import Offers, host_offers
 from gpusage.plugins.loading import load_hooks
 from gpusage.service.client import in_force, read_status
 from gpusage.settings.configuration import Configuration, DaemonSettings
-from gpusage_hooks.errors import DeviceError
 
 Grade = Literal["pass", "warn", "fail", "skip"]
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -122,11 +121,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
     # A broken file: the daemon goes on with the last good one, and says which settings it has.
     if trouble and status:
         configuration = in_force(status)
-    hooks, alias_trouble = load_hooks(), ""
-    try:
-        Catalogue(hooks.describe_gpus()).require_aliases(configuration.gpus.aliases)
-    except DeviceError as error:
-        alias_trouble = str(error)
+    hooks = load_hooks()
     return OwnEvidence(
         configuration=configuration,
         configuration_trouble=trouble,
@@ -135,7 +130,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         socket=socket,
         killed=Path(configuration.kill_switch).exists(),
         plugin_troubles=hooks.troubles(),
-        alias_trouble=alias_trouble,
+        alias_trouble=Catalogue(hooks.describe_gpus()).alias_trouble(configuration.gpus.aliases),
         offers=host_offers(),
     )
 
@@ -146,7 +141,7 @@ def settings_file(own: OwnEvidence) -> Finding:
     if own.configuration_trouble:
         return failed(name, own.configuration_trouble, "fix the file; the last good one stays in force")
     if own.alias_trouble:
-        return warned(name, own.alias_trouble, "mend it in gpusage.toml: `gpusage gpus` lists the names")
+        return warned(name, own.alias_trouble, "mend gpusage.toml; the alias has no effect")
     # enforce_in has no meaning in the other modes.
     only = own.configuration.enforce_in if own.configuration.mode == "enforce" else ()
     return passed(name, f"mode = {own.configuration.mode}" + (f" in {', '.join(only)} alone" if only else ""))

@@ -12,6 +12,7 @@ from gpusage.decisions.advisor import advisor
 from gpusage.devices.catalogue import Catalogue, name_words
 from gpusage.plugins.loading import load_hooks
 from gpusage.settings.configuration_file import read_configuration
+from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, TERA, gib
 
@@ -39,7 +40,8 @@ LEGEND = "\nfp32 to bf16 are dense TFLOP/s; empty where the chip does not speed 
 def gpus(*, names: Sequence[str], as_json: bool) -> None:
     """List the GPUs that predictions can be made for, or those of *names*, and where each row is from."""
     catalogue = advisor().catalogue
-    catalogue.require_aliases(read_configuration()[0].gpus.aliases)
+    if trouble := catalogue.alias_trouble(read_configuration()[0].gpus.aliases):
+        raise RequestError(trouble)
     meant = {name: catalogue.find(name) for name in names}
     named = {row.name: row for row in meant.values()}  # once, however often and by whatever name
     # Without names the whole catalogue.

@@ -127,23 +127,17 @@ class Catalogue:
                     site._by_key[key] = row
         return site
 
-    def require_aliases(self, names: Mapping[str, str]) -> None:
-        """Require that a site's *names* of GPUs all have the effect that `with_aliases` gives them.
-
-        Raises:
-            DeviceError: A name stands for no GPU, or an alias is a GPU's own name or a vendor's alone.
-        """
+    def alias_trouble(self, names: Mapping[str, str]) -> str:
+        """Return what is wrong with a site's *names* if `with_aliases` leaves one alone; empty where it takes all."""
         for alias, name in names.items():
-            key, own = name_key(alias), self._by_key.get(name_key(alias))
-            try:
-                gpu = self.find(name)
-            except DeviceError as error:
-                message = f"Key 'gpus.aliases.{alias}' must name a GPU of the catalogue. {error}"
-                raise DeviceError(message) from error
+            key, own, gpu = name_key(alias), self._by_key.get(name_key(alias)), self._by_key.get(name_key(name))
+            start = f"Key 'gpus.aliases.{alias}' must"
+            if gpu is None:
+                return f"{start} name a GPU of the catalogue; got {name[:80]!r}. 'gpusage gpus' lists the names."
             if not key or (own is not None and name_key(own.name) == key != name_key(gpu.name)):
-                got = "a GPU's own name" if key else "a vendor's alone"
-                message = f"Key 'gpus.aliases.{alias}' must be a word of your own; got {got}. Use another."
-                raise DeviceError(message)
+                got = "a GPU's own name" if key else "a vendor's"
+                return f"{start} be a word of your own; got {got}. Use another."
+        return ""
 
     def generations(self) -> tuple[Gpu, ...]:
         """Return one GPU of each Nvidia generation, oldest first; no GPU of another vendor was measured."""

@@ -139,13 +139,8 @@ def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], u
         nodes: All nodes that count, each with its GPU types.
         usual: The feature to take if it is one; else the first in the order of the alphabet, so that it stays the same.
     """
-    on, elsewhere = list[set[str]](), set[str]()
-    for node, types in nodes:
-        if types == {site_type}:
-            on.append({*node.features})
-        else:
-            elsewhere |= {feature.casefold() for feature in node.features}
-
+    on = [{*node.features} for node, types in nodes if types == {site_type}]
+    elsewhere = {word.casefold() for node, types in nodes if types != {site_type} for word in node.features}
     exact = sorted(feature for feature in set.intersection(*on) if feature.casefold() not in elsewhere) if on else []
     is_alone = all(types == {site_type} for _, types in nodes if site_type in types)
     if not is_alone or not exact:

@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpusage_hooks.types import GpuPool
 from gpusage_slurm.cluster.billing import SHARES, is_gpu_resource
@@ -49,19 +49,14 @@ def whole_node_partitions(partitions: Iterable[Line]) -> dict[str, str]:
     Args:
         partitions: As `scontrol.partitions` returns them.
     """
-
-    def reason(partition: Line) -> str:
+    reasons = {}
+    for partition in partitions:
+        name = partition["PartitionName"]
         settings = [f"{key}={value}" for key, value in _WHOLE_NODES if partition.get(key, "").upper() == value]
-        gives = f"partition {partition['PartitionName']} gives whole nodes"
-        return f"{gives} ({settings[0]}), where a share may never start" if settings else ""
-
-    return _reasons_of(partitions, reason)
-
-
-def _reasons_of(partitions: Iterable[Line], reason: Callable[[Line], str | None]) -> dict[str, str]:
-    """Return the *reason* of each of *partitions* that has one."""
-    reasons = {f"partition={each['PartitionName']}": reason(each) for each in partitions}
-    return {place: why for place, why in reasons.items() if why}
+        if settings:
+            why = f"partition {name} gives whole nodes ({settings[0]}), where a share may never start"
+            reasons[f"partition={name}"] = why
+    return reasons
 
 
 def without_backup(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[str, str]:
@@ -178,12 +173,8 @@ def preemptable_partitions(
 
 def partitions_with(partitions: Iterable[Line], limiting: Mapping[str, str]) -> dict[str, str]:
     """Return the partitions whose own QOS is among *limiting*, each with the reason against shares."""
-
-    def reason(partition: Line) -> str:
-        why = limiting.get(f"qos={partition.get('QoS', '')}")
-        return f"partition {partition['PartitionName']}: {why}" if why else ""
-
-    return _reasons_of(partitions, reason)
+    reasons = {each["PartitionName"]: limiting.get(f"qos={each.get('QoS', '')}") for each in partitions}
+    return {f"partition={name}": f"partition {name}: {why}" for name, why in reasons.items() if why}
 
 
 def join_reasons(*mappings: Mapping[str, str]) -> dict[str, str]:
@@ -201,14 +192,12 @@ def per_gpu_default_partitions(settings: Mapping[str, str], partitions: Iterable
     """
     # A partition's own defaults replace slurm.conf's key by key.
     everywhere = _defaults(settings.get("jobdefaults", ""))
-
-    def reason(partition: Line) -> str:
-        defaults = everywhere | _defaults(partition.get("JobDefaults", ""))
-        return (
-            _LOST_DEFAULTS.format(partition["PartitionName"], ", ".join(sorted(defaults.values()))) if defaults else ""
-        )
-
-    return _reasons_of(partitions, reason)
+    reasons = {}
+    for partition in partitions:
+        name, defaults = partition["PartitionName"], everywhere | _defaults(partition.get("JobDefaults", ""))
+        if defaults:
+            reasons[f"partition={name}"] = _LOST_DEFAULTS.format(name, ", ".join(sorted(defaults.values())))
+    return reasons
 
 
 def _defaults(text: str) -> dict[str, str]:

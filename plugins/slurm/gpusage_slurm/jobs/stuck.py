@@ -193,17 +193,15 @@ def _other_type_reason(
     mark = parse_annotation(row["admin_comment"])
     if mark is None or not row["Reason"].startswith(WAITS_FOR_NODES) or not nodes.free:
         return "", other_types
-    named = mark.after.partition(", ")[0].split(":")[1]
-    job = requests.request_of(row)
+    named, job = mark.after.partition(", ")[0].split(":")[1], requests.request_of(row)
     own = job.get("Features", NULL).replace(NULL, "")
     for gpu_type in (named, *other_types):
-        node = next((node for node in nodes.free if could_run_on_whole_gpu(node, job, own, mark, gpu_type)), None)
-        if node is not None:
-            nodes.reserve_gpu(node)
-            if gpu_type == named:
-                break
-            reason = f"node {node.name} has a {gpu_type} free for it, and yet it waits for {named} ({row['Reason']})"
-            return reason, (gpu_type, *(each for each in other_types if each != gpu_type))
+        for node in nodes.free:
+            if could_run_on_whole_gpu(node, job, own, mark, gpu_type):
+                nodes.reserve_gpu(node)
+                why = f"node {node.name} has a {gpu_type} free for it, and yet it waits for {named} ({row['Reason']})"
+                left = tuple(each for each in other_types if each != gpu_type)
+                return ("", other_types) if gpu_type == named else (why, (gpu_type, *left))
     return "", other_types
 
 

@@ -87,6 +87,7 @@ def test_a_node_that_could_not_run_the_users_request_now_frees_nobody(change: di
         (MARK.replace("constraint", "prefer"), "h100", None),
         (f"{MARK}; kept off a100", "h100", None),  # its user forbids others
         (f"{MARK} of a user who is kept off a100", "h100", ""),
+        (f"{MARK}; avoids n1, where a promised latency might not hold", "h100", ""),
     ],
 )
 def test_the_users_own_constraint_is_known_as_long_as_nobody_changed_it(
