@@ -9,6 +9,9 @@ WORKERS ?= 2
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
 # A test on a real cluster that fails is run once more, and both are printed (docs/decisions/packaging.md).
 ON_CLUSTERS := --reruns 1
+# Where these tests are, and the long ones: to import the other 8,000 for a few takes half a minute each time.
+CLUSTER_TESTS := tests/clients tests/packaging tests/slurm tests/unit/reports/pages tests/yarn
+LONG_TESTS := tests/unit/capture tests/unit/test_ways_out.py
 BIN := .venv/bin
 export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
 export GPUSAGE_CACHE ?= $(CURDIR)/.cache/gpusage
@@ -37,15 +40,15 @@ extras: .venv/base  ## more of gpusage into .venv: make extras EXTRAS=torch,trai
 
 test: .venv/test  ## what a change needs: unit, contract, property and golden tests, a short round on a real Slurm and YARN (6 minutes)
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not (slurm or yarn or release or browser or nightly or long)"
-	$(BIN)/pytest $(ON_CLUSTERS) -m "short and (slurm or yarn)"
+	$(BIN)/pytest $(ON_CLUSTERS) -m "short and (slurm or yarn)" $(CLUSTER_TESTS)
 
 test-all: test packages  ## the same, and then the other tests: on the host's Slurm, a real YARN, and what is released (15 minutes more)
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m long
-	$(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "slurm and not (short or nightly)"
-	$(BIN)/pytest $(ON_CLUSTERS) -m "(yarn or release or browser) and not (short or nightly)"
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m long $(LONG_TESTS)
+	$(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "slurm and not (short or nightly)" $(CLUSTER_TESTS)
+	$(BIN)/pytest $(ON_CLUSTERS) -m "(yarn or release or browser) and not (short or nightly)" $(CLUSTER_TESTS)
 
 test-versions: .venv/test  ## the Slurm tests on Slurm 22.05, 24.11 and 26.05 (4 minutes each); MARKS="slurm and short" for a short round
-	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "$(MARKS)" --slurm-release $$release || exit 1; done
+	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "$(MARKS)" --slurm-release $$release $(CLUSTER_TESTS) || exit 1; done
 
 test-nightly: test-all  ## everything: also the long rounds, other programs as clients, and every Slurm release (some hours)
 	$(BIN)/pytest $(SIDE_BY_SIDE) --hypothesis-profile=search tests/properties

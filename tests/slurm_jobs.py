@@ -102,6 +102,11 @@ def submit_until(
     return jobs[-1]
 
 
+def fresh_name() -> str:
+    """Return a name that no job had: the next of one name or script, whatever its numbers, is whole after a failure."""
+    return "".join(chr(ord("a") + int(digit)) for digit in str(time.time_ns()))
+
+
 def submit_held(
     sandbox: Sandbox, *options: str, wrap: str | Path = "true", environment: Mapping[str, str] | None = None
 ) -> HeldJob:

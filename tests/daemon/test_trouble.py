@@ -251,7 +251,8 @@ def test_rights_are_given_to_the_socket_alone_and_never_through_a_link(daemon: D
     daemon.socket.symlink_to(precious)
     text = (daemon.folder / "c.toml").read_text().replace("[daemon]\n", '[daemon]\nallowed_users = ["1234"]\n')
     (daemon.folder / "c.toml").write_text(text)
-    time.sleep(4)  # of checks of the configuration and of the socket, one a second
+    daemon.wait(lambda: "is not ours any more" in daemon.log())
+    time.sleep(2)  # of checks of the configuration and of the socket, one a second
     assert precious.stat().st_mode & 0o777 == 0o600
     assert os.listxattr(precious) == []
     assert daemon.log().count("is not ours any more") == 1

@@ -46,6 +46,14 @@ def cluster(shared_cluster: Sandbox) -> Iterator[Sandbox]:
 
 
 @pytest.fixture
+def empty_queue(sandbox: Sandbox) -> Iterator[None]:
+    """Leave no job to the next test, nor to the second try of one that failed, on a module's own cluster."""
+    yield
+    sandbox.run("scancel", f"--user={user_name()}")
+    sandbox.wait_for_queue()
+
+
+@pytest.fixture
 def new_cluster(slurm_release: str | None) -> Iterator[NewCluster]:
     """Return a function that starts clusters of the test's own."""
     with ExitStack() as stack:

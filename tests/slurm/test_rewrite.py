@@ -21,6 +21,7 @@ from slurm_jobs import (
     is_timely,
     own_output,
     release,
+    show_job,
     submit_held,
     submit_until,
     wait_for_records,
@@ -28,7 +29,7 @@ from slurm_jobs import (
 )
 from waiting import wait_until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"model={MODELS}/dlrm.onnx,batch=8,mode=infer"
@@ -119,6 +120,7 @@ def test_an_engine_shares_where_its_nodes_say_that_a_wall_stands_and_elsewhere_b
     finally:
         for name in nodes:
             sandbox.run("scontrol", "update", f"NodeName={name}", "Comment=")
+        wait_until(lambda: "memory limited by wall" not in sandbox.run("gpusage", "slurm", "status").stdout)
 
 
 TRAINING = f"model={MODELS}/resnet18.onnx,batch=24,precision=fp16"
@@ -328,18 +330,23 @@ def test_a_job_carries_what_was_done_to_it_and_slurmctlds_log_has_the_same_numbe
 def test_decisions_tells_of_a_job_what_was_done_and_why(sandbox: Sandbox) -> None:
     """By the job's mark, and by the record whose number the mark has; a task of an array is a job as well."""
     job = submit_held(sandbox, "--gres=gpu:1", "--array=1-2", f"--comment={LIGHT}").job_id
-    whole = sandbox.run("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--wrap=true").stdout.strip()
-    wait_for_records(sandbox)
+
+    def newest(_: HeldJob) -> bool:
+        wait_for_records(sandbox)
+        last.extend(decisions(sandbox, "--last", "1", "--user", user_name()))
+        return last[-1]["number"] not in show_job(sandbox, job)["AdminComment"]
+
+    last: list[dict[str, Any]] = []
+    whole = submit_until(sandbox, newest, "--gres=gpu:1").job_id
     try:
         (task,) = decisions(sandbox, f"{job}_2")
-        (last,) = decisions(sandbox, "--last", "1", "--user", user_name())
         assert (task["job"]["id"], task["job"]["state"], task["job"]["user"]) == (f"{job}_2", "waiting", user_name())
         assert (task["code"], task["before"], task["source"]) == ("REWRITE", "gres/gpu:1", "record")
         assert task["after"].startswith("gres/mps:")
         assert task["workload"]["batch_size"] == 8
         assert task["need"]["sm_activity"]["value"] > 0
         assert task["reasons"]
-        assert (last["code"], last["job"]) == ("DECLINE", None)
+        assert (last[-1]["code"], last[-1]["job"]) == ("DECLINE", None)
         text = sandbox.run("gpusage", "decisions", job).stdout
         assert f"  gres/gpu:1 -> {task['after']}: rewritten\n" in text
         (unmarked,) = decisions(sandbox, whole)
@@ -406,7 +413,8 @@ def test_a_model_by_name_gets_its_card_as_fast_as_one_of_a_file(sandbox: Sandbox
 
 
 def test_srun_is_kept_because_it_is_srun(sandbox: Sandbox) -> None:
-    output = sandbox.run("srun", "--gres=gpu:1", f"--comment={LIGHT}", "true").stderr
+    command = ("srun", "--gres=gpu:1", f"--comment={LIGHT}", "true")
+    output = wait_until(lambda: text if is_timely(text := sandbox.run(*command).stderr) else None)
     assert "only batch jobs are changed, not srun or salloc" in output
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,15 +22,17 @@ from slurm_jobs import (
     GENEROUS,
     HeldJob,
     configure,
+    fresh_name,
     release,
     submit_held,
     submit_share,
     submit_until,
+    wait_for_records,
     wait_for_state,
 )
 from waiting import wait_until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
 
 MODEL = Path(__file__).parents[2] / "examples" / "models" / "dlrm.onnx"
 COMMENT = f"model={MODEL},batch=8,mode=infer,slowdown=1"
@@ -141,13 +142,14 @@ def test_a_job_counts_the_utilization_of_the_run_that_showed_its_model(sandbox: 
     try:
         unnamed = ran(sandbox, submit_held(sandbox, "--gres=gpu:1", wrap=using(sandbox)))
 
-        def utilization(job: HeldJob) -> float | None:
+        def counts_it(job: HeldJob) -> bool:
+            wait_for_records(sandbox)
             (decision,) = json.loads(sandbox.run("gpusage", "decisions", job.job_id, "--json").stdout)["decisions"]
-            known: float | None = decision["workload"]["alone"]["utilization"]
-            return known
+            # Of a job about which gpusaged was late there is no record.
+            return bool(decision["workload"]) and decision["workload"]["alone"]["utilization"] == 0.4
 
         comment = f"--comment={COMMENT},first_run={unnamed}"
-        named = submit_until(sandbox, lambda job: utilization(job) == 0.4, "--gres=gpu:1", comment)
+        named = submit_until(sandbox, counts_it, "--gres=gpu:1", comment)
         sandbox.run("scancel", named.job_id)
     finally:
         configure(sandbox, was)
@@ -173,9 +175,9 @@ def test_a_node_tells_nothing_but_figures_and_keeps_nothing_behind(sandbox: Sand
 
 def test_a_job_that_a_signal_ended_was_interrupted(sandbox: Sandbox) -> None:
     """Slurm 22.05 writes its exit status and signal as one number."""
-    script = "--wrap=sleep 1; kill -TERM $$"
+    wrap = f"--wrap={script(sandbox)}; kill -TERM $$"
     job = sandbox.run(
-        "sbatch", "--parsable", "--wait", "--gres=gpu:1", f"--comment={COMMENT}", script, check=False
+        "sbatch", "--parsable", "--wait", "--gres=gpu:1", f"--comment={COMMENT}", wrap, check=False
     ).stdout.strip()
     (usage,) = show_decision(sandbox, job)["usage"]
     assert usage["outcome"] == "interrupted"
@@ -189,11 +191,6 @@ def holding(sandbox: Sandbox, *held_bytes: str) -> str:
         for held in held_bytes
     ]
     return "\n".join([f"printf '%s' '{FACTS}' >{facts}", f": >{facts}.looks", *shown, "wait"])
-
-
-def fresh_name() -> str:
-    """Return a name that no job had: the next of one name or script, whatever its numbers, is whole after a failure."""
-    return "".join(chr(ord("a") + int(digit)) for digit in str(time.time_ns()))
 
 
 CAP = "${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT#0=}"
@@ -234,11 +231,13 @@ def test_two_processes_above_their_part_in_sum_are_told_to_user_and_admin(sandbo
 @pytest.mark.one_release
 def test_where_history_is_observed_a_job_that_names_no_model_is_known_by_its_features(sandbox: Sandbox) -> None:
     """Its mark leads from what its node saw to who submitted it, under what name, and to a digest of its script."""
-    configure(sandbox, f'{sandbox.layout.gpusage_toml.read_text()}history = "observe"\n')
+    was = sandbox.layout.gpusage_toml.read_text()
+    configure(sandbox, f'{was}history = "observe"\n')
     unnamed = ("--gres=gpu:1", "--comment=nothing", "--job-name=nightly 7")
     held = submit_until(sandbox, lambda job: "the job names no model" in job.mark, *unnamed, wrap=using(sandbox))
     job = ran(sandbox, held)
     decision = show_decision(sandbox, job)
+    configure(sandbox, was)
     (usage,) = decision["usage"]
     assert (decision["code"], usage["job_id"], usage["number"]) == ("KEEP", job, decision["number"])
     with closing(open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")) as store:

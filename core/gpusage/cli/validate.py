@@ -100,6 +100,7 @@ def validate_scripts(  # noqa: PLR0913 - an option each
     read = read_scripts(scripts)
     manager = manager_of(read, installed_managers(), manager_name)
     cluster, origin = find_cluster(advisor, manager, cluster_file)
+    cluster = replace(cluster, smallest_shares=advisor.learned.smallest_shares)
     # Without --learned the answer must not depend on who asks.
     history = configuration.learning.history if uses_learned else "off"
     advisor = replace(advisor, enforce_in=configuration.enforce_in, history=history)

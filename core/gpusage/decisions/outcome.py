@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpusage.boundary.printable_text import one_line, shortened
 from gpusage.experience.identity import job_identity
-from gpusage.policies.share_price import cost, part_of
+from gpusage.policies.share_price import part_of
 from gpusage_hooks.types import (
     Code,
     Decision,
@@ -193,12 +193,12 @@ def describe_change(before: str, after: str) -> str:
 
 
 def describe_need(need: GpuNeed) -> str:
-    """Return the prediction for one GPU, or for a share of it with its price, each figure with its interval."""
+    """Return the prediction for one GPU, or for a share of it, each figure with its interval."""
     if need.share_percent < WHOLE_PERCENT:
         # People say "half a v100": neither its form nor its memory.
         part = part_of(need.share_percent, _MEMORY_AND_FORM.sub("", need.gpu))
         booked = replace(need.required_bytes, high=need.share_memory_bytes)
-        return f"{part} costs {cost(need.slowdown)} | {_figure(booked, scale=1 / GIB, digits=1, unit='GiB')}"
+        return f"{part}: {_figure(booked, scale=1 / GIB, digits=1, unit='GiB')}"
 
     # History knows no SM activity, which only a model shows.
     if need.source == "history":

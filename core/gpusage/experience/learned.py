@@ -217,6 +217,7 @@ class Learned:
         trust: In that history.
         first_runs: Figures of jobs that named no model, by user and number: the next jobs of their scripts rest on
             them.
+        smallest_shares: As in `Cluster`.
     """
 
     models: frozenset[Model] = frozenset()
@@ -229,6 +230,7 @@ class Learned:
     history: History | None = None
     trust: HistoryTrust = NO_TRUST
     first_runs: Mapping[tuple[str, str], FirstRun] = field(default_factory=dict)
+    smallest_shares: Mapping[str, int] = field(default_factory=dict)
 
     def with_first_run(self, request: ModelRequest, submitter: Submitter) -> ModelRequest:
         """Return *request* with the utilization of the runs that showed it, if *submitter*'s nodes sampled one."""

@@ -5,7 +5,9 @@ Invariants (docs/decisions/policies.md):
 1. A promise holds beside average partners: if percentages add up to 100, it hardly matters who the partners are.
 2. Both ends count: the expected slowdown, and the pessimistic one.
 3. A share saves GPU time: its part of the GPU times its slowdown is less than the whole GPU by a fifth at least.
-4. A job that may use more threads than its share has them while its partners are idle; beside partners it is promised
+4. A share is promised only where another job may take what it leaves of its GPU: one of its own size, or a smaller one
+   that jobs of this site have.
+5. A job that may use more threads than its share has them while its partners are idle; beside partners it is promised
    what its share costs, for they may use as many (docs/decisions/policies.md).
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpusage.devices.shares import memory_cap_bytes
@@ -37,12 +39,14 @@ class Limits:
     Attributes:
         serving: The workload whose promised latency the share has to keep; ``None`` where none is.
         latest_step_s: How long a step may take at the pessimistic end, by the job's deadline; ``None`` without one.
+        smallest_shares: As in `Cluster`; a share must leave room for one of these. ``None`` where that does not count.
     """
 
     expected: float
     worst: float
     serving: Workload | None = None
     latest_step_s: float | None = None
+    smallest_shares: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +236,13 @@ def can_promise(offer: Offer, within: Limits) -> bool:
         and (offer.is_slice or offer.gpu_time <= MOST_GPU_TIME)  # a slice is there whether it is used or not
     )
 
+    # Beside a share of at most half of a GPU there is room for another like it.
+    smallest = within.smallest_shares
+    if smallest is not None and not offer.is_slice and 2 * offer.share_percent > WHOLE_PERCENT:
+        anywhere = smallest.get("", WHOLE_PERCENT)
+        partner = min(anywhere, smallest.get(offer.candidate.name, anywhere))
+        is_possible = is_possible and offer.share_percent + partner <= WHOLE_PERCENT
+
     # Alone first, which is quicker to compute: nothing is faster beside partners.
     if not is_possible or not is_within(offer.price.slowdown, within) or not is_within(offer.slowdown, within):
         return False
@@ -272,6 +283,10 @@ def trouble(offer: Offer, within: Limits) -> str:
         return f"might break the promised latency{company}"
     if within.latest_step_s is not None and offer.step_time_s.high > within.latest_step_s:
         return f"might end after its deadline{company}"
+    if offer.is_slice or offer.gpu_time <= MOST_GPU_TIME:
+        return (
+            f"would stand alone on its GPU: none of the site's jobs shares with {WHOLE_PERCENT - offer.share_percent} %"
+        )
     return f"would save too little: {100 * offer.gpu_time:.0f} % of a whole GPU's time per step"
 
 

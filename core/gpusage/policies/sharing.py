@@ -140,7 +140,9 @@ def limits_of(policy_input: PolicyInput) -> Limits:
     within = limits(rules.sharing, workload.slowdown)
     if workload.slowdown is None and without_whole_gpus(policy_input):
         within = Limits(expected=math.inf, worst=math.inf)  # no GPU that it could have is one to compare with
-    return replace(within, serving=serving, latest_step_s=latest_step_s(policy_input))
+    # A site with no history is judged by what it offers.
+    smallest = policy_input.cluster.smallest_shares or {"": min(sizes(rules.sharing), default=WHOLE_PERCENT)}
+    return replace(within, serving=serving, latest_step_s=latest_step_s(policy_input), smallest_shares=smallest)
 
 
 def _keep(draft: Decision, reason: str) -> Decision:
@@ -249,7 +251,8 @@ def _on_share(draft: Decision, choice: Choice, within: Limits, policy_input: Pol
     reasons += _solo_run_reasons(policy_input)
     if choice.binding:
         reasons += [f"bound to {type_names(candidates)}, where that holds"]
-    return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(shown))
+    draft = replace(draft, need=need_on(shown), slowdown_with_partners=highest.slowdown)
+    return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__)
 
 
 def _accepted_slowdown(within: Limits) -> str:
@@ -271,8 +274,8 @@ def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, policy_inpu
     """Return why none of the shares is taken, by the share that came closest."""
     promised = [offer for offer in offered if can_promise(offer, within)]
     if not promised:
-        # Nearest are those refused for a latency alone, then those that cost too much, the cheapest first.
-        unpromised = replace(within, serving=None)
+        # Nearest are those refused for a latency or a partner alone, then those that cost too much, the cheapest first.
+        unpromised = replace(within, serving=None, smallest_shares=None)
         nearest = min(
             offered,
             key=lambda offer: (

@@ -17,7 +17,7 @@ from msgspec.structs import asdict, astuple
 
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, own_utilization
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import Cluster, Code
+from gpusage_hooks.types import Cluster, Code, Interval
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 
@@ -70,7 +70,7 @@ def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amoun
     requested = held = booked
     if had_share(observed):
         is_lost = usage.outcome == "out_of_memory"
-        requested = 0.0 if is_lost else hours / expected_slowdown(observed)
+        requested = 0.0 if is_lost else hours / expected_slowdown(observed).value
 
         # k jobs on a GPU at a time free k - 1 GPUs. Beside a share that nobody sampled, nobody was seen.
         alone = min(usage.alone_s / usage.sampled_s, 1.0) if usage.sampled_s >= least_s else 1.0
@@ -119,10 +119,12 @@ def gpu_count(observed: Observation) -> float:
     return max(1.0, record.decision.request.gpu_count) if record is not None and is_whole else 1.0
 
 
-def expected_slowdown(observed: Observation) -> float:
-    """Return the predicted slowdown on the share, at least 1."""
-    need = observed.decision.decision.need if observed.decision else None
-    return max(1.0, need.slowdown.value) if need else 1.0
+def expected_slowdown(observed: Observation) -> Interval:
+    """Return the price of the share beside average partners, at least 1 with its ends: what the decision showed."""
+    decision = observed.decision.decision if observed.decision else None
+    # A site's own policy may give a share and know no price beside partners.
+    price = decision and (decision.slowdown_with_partners or (decision.need and decision.need.slowdown))
+    return Interval(**{end: max(1.0, getattr(price, end, 1.0)) for end in ("value", "low", "high")})
 
 
 Currency = Literal["money", "weights"]

@@ -175,7 +175,7 @@ def _group(name: str, group: GroupTally) -> Sequence[str]:
     if possible is None:
         return (name, f"{group.job_count:,}", *taken, "-", "-", "-")
 
-    price = slower(possible.slowdown_low, possible.slowdown_high)
+    price = slower(possible)
     return (name, f"{group.job_count:,}", *taken, f"{possible.job_count:,}", price, freed(possible))
 
 
@@ -184,10 +184,12 @@ def freed(possible: PossibleShares) -> str:
     return " to ".join(dict.fromkeys(map(amount, (possible.freed_hours, possible.most_freed_hours))))
 
 
-def slower(low: float, high: float) -> str:
-    """Return the slowdowns *low* and *high* as people read them: ``5 to 22 %``, or ``5 %`` where both round to that."""
-    ends = dict.fromkeys(f"{100 * (each - 1):.0f}" for each in (low, high))
-    return f"{' to '.join(ends)} %"
+def slower(possible: PossibleShares) -> str:
+    """Return the price of *possible* shares: ``5 to 22 %, 40 at worst``, or ``5 %`` where all round to that."""
+    low, high, worst = (
+        f"{100 * (each - 1):.0f}" for each in (possible.slowdown_low, possible.slowdown_high, possible.worst_slowdown)
+    )
+    return f"{' to '.join(dict.fromkeys((low, high)))} %{f', {worst} at worst' if worst != high else ''}"
 
 
 def _amounts(name: str, run_count: int, hours: Amounts) -> Sequence[str]:

@@ -50,10 +50,12 @@ class PossibleShare:
     Attributes:
         share_percent: Size of the share.
         slowdown: Run time on the share beside average partners, over the run time on the whole GPU.
+        worst_slowdown: Its upper end: 19 of 20 runs stay below.
     """
 
     share_percent: int
     slowdown: float
+    worst_slowdown: float
 
     @property
     def gpu_time(self) -> float:
@@ -72,6 +74,7 @@ class PossibleShares:
         most_freed_hours: The same with any users' jobs.
         slowdown_low: Lowest slowdown of a run.
         slowdown_high: Highest slowdown of a run.
+        worst_slowdown: Highest upper end of one.
     """
 
     job_count: int
@@ -80,6 +83,7 @@ class PossibleShares:
     most_freed_hours: float
     slowdown_low: float
     slowdown_high: float
+    worst_slowdown: float
 
     @staticmethod
     def joined(parts: Sequence[PossibleShares]) -> PossibleShares:
@@ -91,6 +95,7 @@ class PossibleShares:
             most_freed_hours=sum(each.most_freed_hours for each in parts),
             slowdown_low=min(each.slowdown_low for each in parts),
             slowdown_high=max(each.slowdown_high for each in parts),
+            worst_slowdown=max(each.worst_slowdown for each in parts),
         )
 
 
@@ -111,6 +116,7 @@ def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleSha
         most_freed_hours=0.0,
         slowdown_low=min(slowdowns),
         slowdown_high=max(slowdowns),
+        worst_slowdown=max(share.worst_slowdown for _, _, share in of_runs),
     )
 
 
@@ -122,10 +128,12 @@ def possible_share(
     # The decision knew the model, so its own share and price stand.
     if record is not None and was_share_withheld(observed):
         size = record.decision.request.mps_thread_percent or WHOLE_PERCENT
-        return PossibleShare(share_percent=size, slowdown=expected_slowdown(observed))
+        expected = expected_slowdown(observed)
+        return PossibleShare(share_percent=size, slowdown=expected.value, worst_slowdown=expected.high)
     prices = record.decision.if_shared if record is not None and had_whole_gpus(observed) else ()
     for price in (price for price in prices if price.gpu == usage.gpu):
-        return PossibleShare(share_percent=price.share_percent, slowdown=max(1.0, price.slowdown.value))
+        value, worst = (max(1.0, end) for end in (price.slowdown.value, price.slowdown.high))
+        return PossibleShare(share_percent=price.share_percent, slowdown=value, worst_slowdown=worst)
 
     # Shares are of one GPU, never of a slice; and memory and the busiest minute must be known to price one.
     has_figures = has_own_figures(usage) or own_utilization(usage, least_s) is not None
@@ -175,7 +183,9 @@ def _promised_shares(
     candidate = Candidate(pool=pool, gpu=gpu, need=need, shares=share_prices(need, priced_percents(rules)))
     within = limits(rules, accepted)
     return [
-        PossibleShare(share_percent=offer.share_percent, slowdown=offer.slowdown.value)
+        PossibleShare(
+            share_percent=offer.share_percent, slowdown=offer.slowdown.value, worst_slowdown=offer.slowdown.high
+        )
         for offer in offers([candidate], GpuRequest(gpu_count=1), rules)
         if can_promise(offer, within)
     ]

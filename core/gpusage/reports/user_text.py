@@ -121,8 +121,8 @@ def _sums(report: Report) -> list[str]:
         lines.append(f"{report.totals.share_count:,} had a part of a GPU: {held}; {gained} GPU hours freed.")
 
     if possible is not None:
-        price = slower(possible.slowdown_low, possible.slowdown_high)
-        lines.append(f"{possible.job_count:,} more could have shared a GPU, {price} slower,")
+        price = slower(possible)
+        lines.append(f"{possible.job_count:,} more could have shared a GPU, longer by {price},")
         lines.append(f"and freed {freed(possible)} GPU hours.")
     return lines
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
@@ -29,13 +29,19 @@ from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import open_store
 from gpusage.store.rows import UsageQuery
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.units import DAY_S
+from gpusage_hooks.types import DecisionRecord
+from gpusage_hooks.units import DAY_S, WHOLE_PERCENT
 
 MAXIMUM_RUNS, MAXIMUM_RUNS_PER_USER = 20_000, 2_000
 """The newest; a site with more learns nothing else from the rest, and no user's runs displace everyone else's."""
 
 FIRST_RUNS_PER_USER, FIRST_RUN_DAYS = 200, 7
 """The newest; a job that shows its model in its own run is followed by the next of its script, most often soon."""
+
+SHARE_DAYS, NEWEST_DECISIONS = 7, 1000
+"""Whose shares tell which sizes this site's jobs have: runs that ended, and the newest decisions besides."""
+LEAST_DECISIONS = 20
+"""Fewer jobs with a prediction do not tell which sizes a site has."""
 
 RELEARN_S = 3600.0
 """A run that came late, after others that ended later, is learned from within this period."""
@@ -57,10 +63,14 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
     )
     observations = store.evidence(MAXIMUM_RUNS_PER_USER, query)
 
+    # Runs tell of the week, and the newest decisions of jobs that wait.
+    ended = [each.decision for each in observations if each.usage.ended_at_s >= now_s - SHARE_DAYS * DAY_S]
+    smallest = smallest_shares([*filter(None, ended), *store.latest(NEWEST_DECISIONS)], now_s - SHARE_DAYS * DAY_S)
+
     # Also where a site learns nothing else: a job that failed in its share must not get it again.
     failures = failures_of(observations, settings.least_sampled_s)
     if not settings.enabled:
-        return replace(NOTHING_LEARNED, failures=failures)
+        return replace(NOTHING_LEARNED, failures=failures, smallest_shares=smallest)
 
     learned = learn([run for _, run in model_runs(observations, settings.least_sampled_s)])
     if settings.history != "off":
@@ -69,7 +79,23 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
             learned, history=_cached_history(Path(settings.history_file), _modified_ns(settings)), trust=trust
         )
 
-    return replace(learned, failures=failures, suspended=learned.suspended if settings.back_off else {})
+    suspended = learned.suspended if settings.back_off else {}
+    return replace(learned, failures=failures, suspended=suspended, smallest_shares=smallest)
+
+
+def smallest_shares(records: Iterable[DecisionRecord], since_s: float) -> Mapping[str, int]:
+    """Return `Cluster.smallest_shares` by the decisions of *records* since *since_s*, seconds since 1970."""
+    # A running job's record may be there twice.
+    lately = (each for each in records if each.decided_at_s >= since_s and each.decision.need)
+    predicted = {each.number: each.decision.request for each in lately}
+    if len(predicted) < LEAST_DECISIONS:
+        return {}
+
+    smallest = {"": WHOLE_PERCENT}
+    for request in predicted.values():
+        for name in request.required_gpus or ("",) if request.mps_thread_percent else ():
+            smallest[name] = min(request.mps_thread_percent or WHOLE_PERCENT, smallest.get(name, WHOLE_PERCENT))
+    return smallest
 
 
 def first_runs_in_store(

@@ -251,7 +251,9 @@ class State:
         observations = dict(self._observations)
         fresh = {
             manager: replace(
-                observation.cluster, neighbours=(*observation.cluster.neighbours, *self._neighbours.get(manager, ()))
+                observation.cluster,
+                neighbours=(*observation.cluster.neighbours, *self._neighbours.get(manager, ())),
+                smallest_shares=self._learned.smallest_shares,
             )
             for manager, observation in observations.items()
             if observation.seen_at_s >= oldest_s

@@ -237,6 +237,8 @@ class Cluster:
         neighbours: The jobs that run on shares now, as far as they are known.
         recent_jobs: Of each user's newest job among the recent decisions, how long a step takes on GPU types where it
             fits, in seconds by the site's name of the type: they compete for the fast ones. None means not known.
+        smallest_shares: The smallest percentage that a job of the last week had or would have had of a GPU, by the
+            site's name of the type; that under ``""`` may be on any type. None means too few jobs to tell.
     """
 
     manager: str
@@ -250,6 +252,7 @@ class Cluster:
     repeats_slices: bool = True
     neighbours: tuple[Neighbour, ...] = ()
     recent_jobs: tuple[Mapping[str, float], ...] = ()
+    smallest_shares: Mapping[str, int] = field(default_factory=dict)
 
     def within(
         self, partitions: tuple[str, ...], scopes: tuple[str, ...] = (), node_features: tuple[tuple[str, ...], ...] = ()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest
 from gpusage_hooks.types.jobs import JobIdentity, Submitter
-from gpusage_hooks.types.needs import Gpu, GpuNeed, ObservedFigures, Price
+from gpusage_hooks.types.needs import Gpu, GpuNeed, Interval, ObservedFigures, Price
 from gpusage_hooks.types.workloads import Workload
 
 Cap = Literal["share", "double", "none"]
@@ -185,6 +185,8 @@ class Decision:
         step_times_s: Of a job that may choose among GPU types, how long a step takes on each (`Cluster.recent_jobs`).
         if_shared: The share that would have been enough, with its price beside average partners on each GPU type, where
             none of the job's GPUs can be shared today.
+        slowdown_with_partners: How many times as long a step takes on the share, beside average partners, on the GPU
+            type of the job where that is most; ``None`` without a share.
     """
 
     code: Code
@@ -195,6 +197,7 @@ class Decision:
     final: bool = False
     step_times_s: Mapping[str, float] = field(default_factory=dict)
     if_shared: tuple[Price, ...] = ()
+    slowdown_with_partners: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ device = open('gpu/nvidia0')
 while 'MY_JOB' in os.environ and f'gpu {os.getpid()}\\n' not in open('ends').read(): time.sleep(0.02)
 """
 """What a program on the GPU does first. CUDA takes longer to start than a busy machine takes to note it."""
+UNTIL_GO = "import os, sys, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
 FORK = """import os, time
 if os.fork():
     os.wait()
@@ -54,6 +55,10 @@ class Job:
         program = self.start(code, output, of_job=of_job)
         program.wait(LIMIT_S)
         return program.pid
+
+    def let_go(self) -> None:
+        """Let the programs that wait by `UNTIL_GO` go on."""
+        (self.folder / "go").touch()
 
     def lines(self) -> list[str]:
         """Return what was recorded so far, without times, as a job's task epilog reads it."""
@@ -100,17 +105,19 @@ def test_neither_success_nor_a_process_off_the_gpu_nor_another_job_is_a_failure(
 
 
 def test_who_outlives_a_failure_is_known(job: Job) -> None:
-    longer = job.start(ON_GPU + "time.sleep(1.5)")
+    longer = job.start(ON_GPU + UNTIL_GO)
     wait_until(lambda: f"gpu {longer.pid}" in job.lines())
     pid = job.run(ON_GPU + "sys.exit(1)")
+    job.let_go()
     longer.wait(LIMIT_S)
     lines = [f"gpu {longer.pid}", f"gpu {pid}", f"failed {pid} 256", f"well {longer.pid}"]
     assert [line for line in job.lines() if not line.startswith("output")] == lines
 
 
 def test_a_process_that_only_the_counters_show_counts(job: Job) -> None:
-    program = job.start("import time; time.sleep(1); raise SystemExit(1)")
+    program = job.start(UNTIL_GO + "raise SystemExit(1)")
     job.recorder.note_memory({program.pid: 5}, CAP)
+    job.let_go()
     program.wait(LIMIT_S)
     assert job.lines() == [f"gpu {program.pid}", f"failed {program.pid} 256"]
 
@@ -144,9 +151,9 @@ def test_a_file_to_which_another_process_appends_is_not_named(job: Job) -> None:
     ],
 )
 def test_use_near_the_limit_is_noted(job: Job, granted: Allocation, use: tuple[int, int], expected: bool) -> None:
-    program = job.start(ON_GPU + "time.sleep(0.3); sys.exit(1)")
-    other = job.start(ON_GPU)
+    program, other = job.start(ON_GPU + UNTIL_GO + "sys.exit(1)"), job.start(ON_GPU + UNTIL_GO)
     job.recorder.note_memory({program.pid: use[0], other.pid: use[1]}, granted)
+    job.let_go()
     program.wait(LIMIT_S)
     other.wait(LIMIT_S)
     assert (f"full {program.pid}" in job.lines()) is expected
@@ -154,8 +161,9 @@ def test_use_near_the_limit_is_noted(job: Job, granted: Allocation, use: tuple[i
 
 def test_a_program_near_its_limit_that_wrote_why_it_ended_is_judged_by_that(job: Job) -> None:
     with (job.folder / "log").open("wb") as log:
-        program = job.start(ON_GPU + "time.sleep(0.3); sys.exit('cannot open input.dat')", log.fileno())
+        program = job.start(ON_GPU + UNTIL_GO + "sys.exit('cannot open input.dat')", log.fileno())
         job.recorder.note_memory({program.pid: 960}, CAP)
+        job.let_go()
         program.wait(LIMIT_S)
     assert f"near {program.pid}" in job.lines()
     assert f"full {program.pid}" not in job.lines()

@@ -326,6 +326,51 @@ def test_a_site_that_binds_no_job_would_not_bind_it_either() -> None:
     assert decision.if_shared == ()
 
 
+DECIDED: dict[int, float] = {25: 3.0, 33: 2.0, 50: 1.6, 75: 1.05}
+"""Three quarters of a GPU alone cost little enough."""
+
+
+@pytest.mark.parametrize(
+    ("smallest", "share_percent"),
+    [
+        ({}, 75),  # no history: the policy itself offers a quarter, which fits beside it
+        ({"": 25}, 75),
+        ({"": 100, OLD.name: 25}, 75),
+        ({"": 33}, None),
+        ({"": 100, FAST.name: 25}, None),  # what is only on another type
+    ],
+)
+def test_a_share_beside_which_no_share_of_the_site_fits_is_not_given(
+    smallest: dict[str, int], share_percent: int | None
+) -> None:
+    policy_input = priced(DECIDED)
+    policy_input = replace(policy_input, cluster=replace(policy_input.cluster, smallest_shares=smallest))
+    decision = decided(policy_input)
+    assert decision.request.mps_thread_percent == share_percent
+    if share_percent is None:
+        alone = "would stand alone on its GPU: none of the site's jobs shares with 25 %"
+        assert alone in decision.reasons[-1]
+        (price,) = (each for each in price_list(policy_input, decision) if each.share_percent == 75)
+        assert price.reason == alone
+
+
+def test_half_of_a_gpu_has_room_for_another_half_and_a_slice_has_no_partner() -> None:
+    costs = {25: 3.0, 33: 2.0, 50: 1.1, 75: 1.05}
+    policy_input = priced(costs)
+    alone = replace(policy_input.cluster, smallest_shares={"": 100})
+    assert decided(replace(policy_input, cluster=alone)).request.mps_thread_percent == 50
+    policy_input = sliced(1.1)
+    assert decided(
+        replace(policy_input, cluster=replace(policy_input.cluster, smallest_shares={"": 100}))
+    ).request.slice_type
+
+
+def test_a_decision_keeps_the_price_that_its_user_reads() -> None:
+    decision = decided(priced(CHEAP, CHEAP))
+    assert decision.slowdown_with_partners is not None
+    assert f"beside partners {cost(decision.slowdown_with_partners)}" in decision.reasons[-1]
+
+
 def of_slices(*gib: float, **changes: object) -> PolicyInput:
     """Return an input without a whole GPU: a slice of 10 GiB and, a step being faster there, one of 40."""
     policy_input = sliced(1.1, **changes)  # type: ignore[arg-type]

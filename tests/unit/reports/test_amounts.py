@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.reports.amounts import Amounts, amounts_of, total
+from gpusage.reports.amounts import Amounts, amounts_of, expected_slowdown, total
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import Code
+from gpusage_hooks.types import Code, Interval
 from observed import HALF, month, record, usage
+from records import RECORD, USAGE
 
 SHARED = record(1, percent=50)
 
@@ -84,3 +85,13 @@ def test_the_sum_is_the_sum_of_the_runs() -> None:
     each = [amounts_of(observed) for observed in month()]
     assert total(each).booked == pytest.approx(sum(one.booked for one in each))
     assert total(each).times(2.0).freed == pytest.approx(2 * sum(one.freed for one in each))
+
+
+def test_the_price_of_a_share_is_the_one_beside_partners_that_its_user_read() -> None:
+    """Alone on the share the same job is 3 % slower; the report said that, and the decision 15 %."""
+    partners = Interval(value=1.15, low=1.0, high=1.37)
+    decision = replace(RECORD.decision, slowdown_with_partners=partners)
+    assert expected_slowdown(Observation(usage=USAGE, decision=replace(RECORD, decision=decision))) == partners
+    alone = Observation(usage=USAGE, decision=RECORD)
+    assert expected_slowdown(alone) == Interval(value=1.0, low=1.0, high=1.0)
+    assert expected_slowdown(replace(alone, decision=None)) == Interval(value=1.0, low=1.0, high=1.0)

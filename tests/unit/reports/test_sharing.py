@@ -81,7 +81,7 @@ def test_who_accepts_no_slowdown_could_not_have_shared() -> None:
 def test_a_share_that_was_decided_and_not_given_has_the_price_of_its_decision() -> None:
     advised = record(1, mode="advise", percent=50)
     observed = Observation(usage=usage(advised), decision=advised)
-    assert possible_share(observed, RULES, no_gpu) == PossibleShare(share_percent=50, slowdown=1.25)
+    assert possible_share(observed, RULES, no_gpu) == PossibleShare(share_percent=50, slowdown=1.25, worst_slowdown=1.5)
 
 
 def test_shares_are_added_up_by_job_with_the_least_and_the_highest_price() -> None:
@@ -113,6 +113,6 @@ def test_a_share_that_would_be_enough_if_it_could_be_had_has_its_decisions_price
     price = Price(gpu=USAGE.gpu, share_percent=33, slowdown=Interval(value=1.04, low=1.0, high=1.3))
     whole = replace(whole, decision=replace(whole.decision, if_shared=(replace(price, gpu="h100"), price)))
     run = usage(whole, gpu_count=1)
-    expected = PossibleShare(share_percent=33, slowdown=1.04)
+    expected = PossibleShare(share_percent=33, slowdown=1.04, worst_slowdown=1.3)
     assert possible_share(Observation(usage=run, decision=whole), RULES, no_gpu) == expected
     assert possible_share(Observation(usage=replace(run, gpu="t4"), decision=whole), RULES, no_gpu) is None

@@ -15,7 +15,8 @@ from gpusage.experience.learned import FirstRun, Learned
 from gpusage.service import learner
 from gpusage.settings.configuration import Configuration, LearningSettings, StoreSettings
 from gpusage.store.opening import open_store
-from gpusage_hooks.types import Allocation
+from gpusage_hooks.types import Allocation, DecisionRecord
+from gpusage_hooks.units import DAY_S
 from records import RECORD, USAGE
 
 UNMARKED = replace(USAGE, number="", user_id="1000", granted=Allocation(), alone_s=USAGE.sampled_s)
@@ -60,6 +61,19 @@ def test_a_sound_run_without_a_model_is_known_by_its_user_and_number(tmp_path: P
         busy = replace(SHOWED, utilization=0.9, peak_utilization=0.9)
         assert known == {("1000", "7"): SHOWED, ("1001", "12"): busy}
         assert learner.first_runs_in_store(store, LearningSettings(capture="off"), NOW_S) == {}
+
+
+def test_the_smallest_shares_of_a_week_are_known_once_enough_jobs_were_decided() -> None:
+    def record(number: int, percent: int | None, *types: str, days: float = 1.0) -> DecisionRecord:
+        request = replace(RECORD.decision.request, mps_thread_percent=percent, required_gpus=types)
+        decision = replace(RECORD.decision, request=request)
+        return replace(RECORD, number=str(number), decided_at_s=8 * DAY_S - days * DAY_S, decision=decision)
+
+    whole = [record(number, None) for number in range(19)]
+    shares = [record(20, 75), record(21, 50, "v100"), record(22, 33, "v100", "a100"), record(23, 25, days=7.5)]
+    assert learner.smallest_shares([*whole, *whole], since_s=DAY_S) == {}
+    assert learner.smallest_shares([*whole, *shares], since_s=DAY_S) == {"": 75, "v100": 33, "a100": 33}
+    assert learner.smallest_shares([*whole, record(20, None)], since_s=DAY_S) == {"": 100}
 
 
 def test_no_users_many_runs_displace_the_first_run_of_another(tmp_path: Path) -> None:
