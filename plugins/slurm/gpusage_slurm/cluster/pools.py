@@ -12,6 +12,7 @@ from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 from gpusage_hooks.units import MIB
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import (
+    SLICE,
     NodeState,
     counts,
     free_gpus,
@@ -22,9 +23,8 @@ from gpusage_slurm.cluster.nodes import (
 )
 from gpusage_slurm.settings import MANAGER
 
-_SLICE = re.compile(r"\d+g\.\d+gb")
-_SOME_SLICE = re.compile(r"(?:^|[^a-z0-9])(?:mig|\dg)(?:[^a-z0-9]|$)")
-"""A word that names slices but not which: ``a100_mig``, ``3g``."""
+_SOME_SLICE = re.compile(r"(?<![a-z])mig(?![a-z])|(?<![a-z0-9])\dg(?![a-z])")
+"""A word that names slices but not which: ``a100mig``, ``3g``, ``1g5gb``."""
 _MEMORY = re.compile(r"(?:(?:gpu|hbm|vram)[_-]?|[_-])(\d{2,3})(?:gb?)?|(\d{2,3})gb?")
 """A feature that may tell a GPU's memory, without the GPU's name before it."""
 
@@ -121,7 +121,7 @@ def naming_notes(pools: Sequence[GpuPool], catalogue: GpuCatalogue) -> tuple[str
 def how_to_share(pools: Iterable[GpuPool], catalogue: GpuCatalogue) -> str:
     """Return the lines by which the whole GPUs of *pools* that cannot be shared could be; empty where all can."""
     known = ((pool, catalogue.find(pool.gpu)) for pool in pools if pool.gpu and not pool.mps_per_gpu)
-    bare = [pool for pool, gpu in known if gpu.parent_gpu is None and gpu.vendor == "nvidia"]
+    bare = [each for each, gpu in known if each.gpu_count and gpu.parent_gpu is None and gpu.vendor == "nvidia"]
     lines = "; ".join(
         f"on each node with {count} ',mps:{100 * count}' at the end of Gres, and in its gres.conf 'Name=mps "
         f"Count={100 * count} File=/dev/nvidia{f'[0-{count - 1}]' if count > 1 else 0} Flags=all_sharing'"
@@ -230,7 +230,7 @@ def _catalogue_name(
     the node. One that names slices in another way is not known: no slice is taken for a whole GPU. Of a GPU that has
     two sizes of memory, a feature may tell which: ``80gb``, ``gpu80``, ``a100_80gb``.
     """
-    profile = _SLICE.search(site_type.lower())
+    profile = SLICE.search(site_type.lower())
     if profile:
         board = site_type[: profile.start()].rstrip("._:-")
         boards = [board] if board else [*features, *types]
