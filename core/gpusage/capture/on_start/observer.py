@@ -22,7 +22,7 @@ WARM_UP, TIMED = 8, 24  # updates in which compilers and cuDNN still choose; upd
 STEADY = 1.25  # of the two halves of the timed steps; beyond it the GPU's queue may hide their true length
 INFERENCE_CALLS = 32  # equal ones without a gradient and an update, after which the program is taken for inference
 BUDGET_S = 0.05  # of the processor: a busy host ends nothing
-MAXIMUM_LOOKS, MAXIMUM_CALLS, MAXIMUM_LEAVES, MAXIMUM_PARTS = 20_000, 64, 1_000, 1_000
+MAXIMUM_READS, MAXIMUM_CALLS, MAXIMUM_LEAVES, MAXIMUM_PARTS = 20_000, 64, 1_000, 1_000
 MAXIMUM_CHARACTERS = 1 << 18  # as `gpusage.cli.cards.first_run` reads it
 MAXIMUM_RECORDS, MAXIMUM_SCRIPTS, COMPARED = 64, 256, 16  # of a script; each has a folder; of which the oldest goes
 MAXIMUM_PROGRAM_BYTES = 1 << 20
@@ -103,9 +103,9 @@ def guarded(method):
 
     def call(run, *args):
         begun_s = thread_time()
-        run.look_count += 1
+        run.read_count += 1
         try:
-            is_over = run.is_over or run.spent_s > BUDGET_S or run.look_count > MAXIMUM_LOOKS
+            is_over = run.is_over or run.spent_s > BUDGET_S or run.read_count > MAXIMUM_READS
             if is_over or os.getpid() != run.process or sys.getprofile() or sys.gettrace():
                 run.end()
             elif _get_ident() == run.thread:
@@ -133,7 +133,7 @@ class Run:
         self.process, self.thread, self.spent_s = os.getpid(), _get_ident(), 0.0
         self.descriptors, self.calls, self.optimizers, self.times_s, self.cycles = [], {}, {}, [], []
         self.torch = self.path = self.log = self.events = self.text = None
-        self.look_count = self.update_count = 0
+        self.read_count = self.update_count = 0
         self.passes, self.counts, self.is_whole = {}, {}, document["share"] == "100"
         self.is_compiled = self.has_scaler = self.is_over = False
 

@@ -21,8 +21,8 @@ def _is_of_signal(error):
     try:
         while trace is not None:
             interrupted, frame, trace = frame, trace.tb_frame, trace.tb_next
-            for given in frame.f_locals.values():
-                if interrupted and any(each is interrupted for each in (given if type(given) is tuple else (given,))):
+            for local in frame.f_locals.values():
+                if interrupted and any(each is interrupted for each in (local if type(local) is tuple else (local,))):
                     return True
         is_ours = frame is not None and os.path.dirname(frame.f_code.co_filename) == _FOLDER
         return isinstance(error, KeyboardInterrupt) or (is_ours and type(error).__module__ != "builtins")
