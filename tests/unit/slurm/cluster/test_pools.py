@@ -413,7 +413,7 @@ def test_a_site_is_told_where_no_feature_leads_shares_to_a_type() -> None:
 
 def notes_of(nodes: list[NodeState]) -> tuple[str, ...]:
     catalogue = advisor().catalogue
-    return naming_notes(nodes, pools_of(nodes, catalogue), catalogue)
+    return naming_notes(pools_of(nodes, catalogue), catalogue)
 
 
 def test_no_line_is_named_by_which_gpus_of_amd_could_be_shared() -> None:
