@@ -588,7 +588,7 @@ is_on = False
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
 model = Network()
 train(model)
 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
