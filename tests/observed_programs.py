@@ -311,6 +311,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     "a working folder that is gone": Program(
         source="""
+import torch._dynamo  # asks for the folder
 here, folder = os.getcwd(), "gone"
 os.mkdir(folder); os.chdir(folder); os.rmdir(f"{here}/{folder}")
 model = Network()
