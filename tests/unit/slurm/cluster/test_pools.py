@@ -84,7 +84,7 @@ def test_units_without_a_type_are_of_all_whole_gpus_of_a_node(slices: str) -> No
 
 def test_gpus_that_a_node_line_has_none_of_are_not_to_be_shared() -> None:
     nodes = [node("n1", "gpu:v100:0")]
-    assert naming_notes(nodes, pools_of(nodes, advisor().catalogue), advisor().catalogue) == ()
+    assert notes_of(nodes) == ()
 
 
 @pytest.mark.parametrize(
