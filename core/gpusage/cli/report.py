@@ -25,6 +25,7 @@ from gpusage.plugins.loading import installed_managers
 from gpusage.reports import lines, page, past_jobs
 from gpusage.reports.amounts import Rates, rates_of
 from gpusage.reports.breakdown import Dimension, ReportRules
+from gpusage.reports.brief import brief
 from gpusage.reports.jobs import with_accounting
 from gpusage.reports.report import Period, Report, period_of_month, report_of
 from gpusage.reports.sharing import GpuLookup
@@ -136,7 +137,7 @@ def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] 
     """Show what happened in *period*, with its hours *by* some dimensions, and write all as a page to *output*."""
     made, _ = read_report(period)
     if output is not None:
-        write_output(output, page.page(made, page_origin()))
+        write_output(output, page.page(made, page_origin(), by))
     if as_json:
         tables.print_json(document(made))
         return
@@ -159,9 +160,9 @@ def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
     # Of the previous period as well: the report compares the two.
     records, observations, troubles = _read_runs(period, configuration.store.url, advisor)
 
-    # Without prices hours are weighed as the managers bill them, which takes their clusters.
+    # They show the capacity and, where there are no prices, what the managers bill for an hour.
     clusters = []
-    for manager in () if prices else dict.fromkeys(each.usage.manager for each in observations):
+    for manager in dict.fromkeys(each.usage.manager for each in observations):
         with suppress(GpuUsageError):  # this host may not be able to ask it
             cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
             clusters += [cluster] if cluster is not None else []
@@ -172,7 +173,13 @@ def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
         sharing=configuration.sharing,
         find_gpu=gpu_lookup(advisor),
     )
-    made = msgspec.structs.replace(report_of(records, observations, rates, period, rules), unaccounted=troubles)
+    made = msgspec.structs.replace(
+        report_of(records, observations, rates, period, rules),
+        unaccounted=troubles,
+        gpu_count=sum(pool.gpu_count for cluster in clusters for pool in cluster.pools),
+        mode=configuration.mode,
+        enforce_in=configuration.enforce_in,
+    )
     return made, [each for each in observations if each.usage.ended_at_s >= period.since_s]
 
 
@@ -241,7 +248,7 @@ def document(made: Report) -> dict[str, Any]:
 
 def show(made: Report, by: Sequence[Dimension] = ()) -> None:
     """Print *made* for people."""
-    show_sections(lines.title(made), lines.sections(made, by))
+    show_sections(lines.title(made), (brief(made), *lines.sections(made, by)))
 
 
 def show_sections(title: str, sections: Iterable[lines.Section]) -> None:

@@ -27,6 +27,18 @@ from gpusage.reports.breakdown import (
     break_down,
     with_freed,
 )
+from gpusage.reports.summary import (
+    HurtJob,
+    IdleJobs,
+    PartitionTally,
+    ShareCosts,
+    WeekTally,
+    hurt_jobs,
+    idle_jobs,
+    share_costs,
+    tally_partitions,
+    tally_weeks,
+)
 from gpusage.reports.tallies import (
     Band,
     DecisionTally,
@@ -77,6 +89,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         if_shared_count: Decisions on jobs for which a share would have been enough, had their GPUs been shared.
         unaccounted: Sentences on accounting that could not be read.
         stays: As in `Breakdown`; empty in a finished report.
+        weeks: GPU hours by week.
+        hurt: Jobs whose shares broke their promises, or would have.
+        partitions: What the jobs of each partition show of withheld shares.
+        costs: What the shares that were given cost.
+        idle: Jobs that were idle from beginning to end.
+        gpu_count: GPUs of the clusters today; 0 if unknown.
+        mode: The site's mode today.
+        enforce_in: As in `Configuration`.
     """
 
     since_s: float
@@ -107,6 +127,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     if_shared_count: int = 0
     unaccounted: tuple[str, ...] = ()
     stays: Mapping[str, bytes] = msgspec.field(default_factory=dict)
+    weeks: tuple[WeekTally, ...] = ()
+    hurt: tuple[HurtJob, ...] = ()
+    partitions: tuple[PartitionTally, ...] = ()
+    costs: ShareCosts = ShareCosts()
+    idle: IdleJobs = IdleJobs()
+    gpu_count: int = 0
+    mode: str = ""
+    enforce_in: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +226,11 @@ def part_of(records: Sequence[DecisionRecord], observations: Sequence[Observatio
         previous=None,
         hardly_used=hardly_used_jobs(observations, least_s),
         waiting=waiting_users(observations, least_s),
+        weeks=tally_weeks(observations, least_s),
+        hurt=hurt_jobs(observations, least_s),
+        partitions=tally_partitions(observations, least_s),
+        costs=share_costs(observations),
+        idle=idle_jobs(observations, least_s),
     )
 
 

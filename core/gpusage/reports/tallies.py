@@ -13,7 +13,7 @@ from gpusage.reports.accuracy import Promises, count_promises
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
 from gpusage.reports.jobs import count_jobs
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import DecisionRecord
+from gpusage_hooks.types import Code, DecisionRecord
 
 BAND_PERCENT = 10
 _NAME_OR_NUMBER = re.compile(r"([A-Za-z][\w-]*)|\d+(?:\.\d+)?")
@@ -22,12 +22,17 @@ JOULES_PER_KWH = 3.6e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionTally:
-    """Count of the decisions with the same code and mode."""
+    """Count of the decisions with the same code and mode.
 
-    KEY: ClassVar = ("manager", "mode", "code")
+    Attributes:
+        change: What a rewrite puts in the request: ``share``, ``slice``, or the ``GPU type`` alone; else empty.
+    """
+
+    KEY: ClassVar = ("manager", "mode", "code", "change")
     manager: str
     mode: str
     code: str
+    change: str
     count: int
 
 
@@ -79,10 +84,14 @@ class Band:
 def count_decisions(records: Sequence[DecisionRecord]) -> tuple[DecisionTally, ...]:
     """Count *records* by manager, mode and code."""
     # Sorted, so that tables of two reports have the same order.
-    counts = Counter((record.manager, record.mode, record.decision.code.value) for record in records)
+    counts = Counter[tuple[str, str, str, str]]()
+    for record in records:
+        request, code = record.decision.request, record.decision.code
+        change = "share" if request.mps_thread_percent else "slice" if request.slice_type else "GPU type"
+        counts[record.manager, record.mode, code.value, change if code is Code.REWRITE else ""] += 1
     return tuple(
-        DecisionTally(manager=manager, mode=mode, code=code, count=count)
-        for (manager, mode, code), count in sorted(counts.items())
+        DecisionTally(manager=manager, mode=mode, code=code, change=change, count=count)
+        for (manager, mode, code, change), count in sorted(counts.items())
     )
 
 
