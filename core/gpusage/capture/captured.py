@@ -33,7 +33,6 @@ class Captured:
         failure: The program's exception, in one line.
         graph_failure: Reason for a missing graph.
         real_calls: Modules that were called for real, with the reason.
-        busy_s: Processor time since the first call of a model.
     """
 
     graph: ModelGraph | None
@@ -43,7 +42,6 @@ class Captured:
     failure: str
     graph_failure: str
     real_calls: Mapping[str, str]
-    busy_s: float
 
     def comment(self, card: str) -> str:
         """Return the comment of the job, its model being the file *card*."""
@@ -77,7 +75,6 @@ def check_record(record: Mapping[str, Any]) -> Captured:
             failure=_text(record.get("failure", "")),
             graph_failure=_text(record.get("graph_failure", "")),
             real_calls={_text(name): _text(why) for name, why in dict(record.get("real_calls") or {}).items()},
-            busy_s=float(record.get("busy_s") or 0),
         )
         # The keys must be good together, too: they become a job's comment.
         parse_model(captured.comment("captured.card.json"))

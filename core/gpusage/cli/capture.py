@@ -315,7 +315,6 @@ def _document(captured: Captured, card: Path, outcome: Outcome) -> dict[str, Any
         "real_calls": dict(captured.real_calls),
         "graph_failure": captured.graph_failure or None,
         "elapsed_s": round(outcome.elapsed_s, 1),
-        "busy_s": round(captured.busy_s, 1),
         "summary": summarize(captured.graph) if captured.graph is not None else None,
         "card": text,
     }

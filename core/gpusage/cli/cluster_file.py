@@ -11,7 +11,7 @@ A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -169,26 +169,16 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
             raise
 
     feature = _text_or(row.feature, row.site_type)
+    same = {each.name: getattr(row, each.name) for each in fields(GpuPool)}
     return GpuPool(
-        gpu=gpu,
-        site_type=row.site_type,
-        gpu_count=row.gpu_count,
-        free_gpu_count=row.gpu_count if row.free_gpu_count is None else row.free_gpu_count,
-        mps_per_gpu=row.mps_per_gpu,
-        shards_per_gpu=row.shards_per_gpu,
-        feature=feature,
-        exact_feature=_text_or(row.exact_feature, feature),
-        share_feature=row.share_feature,
-        request_type=row.request_type,
-        partitions=row.partitions,
-        node_features=row.node_features,
-        node_kinds=row.node_kinds,
-        free_share_percent=row.free_share_percent,
-        billing_weight=row.billing_weight,
-        node_gpu_counts=row.node_gpu_counts if row.gpus_per_node is None else (row.gpus_per_node,),
-        node_names=row.node_names,
-        limited_by=row.limited_by,
-        why_no_wall=row.why_no_wall,
+        **{
+            **same,
+            "gpu": gpu,
+            "free_gpu_count": row.gpu_count if row.free_gpu_count is None else row.free_gpu_count,
+            "feature": feature,
+            "exact_feature": _text_or(row.exact_feature, feature),
+            "node_gpu_counts": row.node_gpu_counts if row.gpus_per_node is None else (row.gpus_per_node,),
+        }
     )
 
 

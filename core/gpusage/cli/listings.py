@@ -10,7 +10,6 @@ from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
 from gpusage.devices.catalogue import Catalogue, name_key, name_words
-from gpusage.devices.nvml import LocalGpu, local_gpus
 from gpusage.plugins.loading import load_hooks
 from gpusage.settings.configuration_file import read_configuration
 from gpusage_hooks.errors import DeviceError, RequestError
@@ -29,12 +28,6 @@ GPU_COLUMNS = (
     tables.Column("SMs", is_optional=True),
     tables.Column("year", is_optional=True),
 )
-LOCAL_COLUMNS = (
-    tables.Column("GPU", is_left=True),
-    tables.Column("index"),
-    tables.Column("memory"),
-    tables.Column("NVML's name", is_left=True),
-)
 PLUGINS_SCHEMA = "gpusage.plugins/1"
 PLUGIN_COLUMNS = (
     tables.Column("plugin", is_left=True),
@@ -44,12 +37,8 @@ PLUGIN_COLUMNS = (
 LEGEND = "\nfp32 to bf16 are dense TFLOP/s; empty where the chip does not speed it up.\n"
 
 
-def gpus(*, names: Sequence[str], local: bool, as_json: bool) -> None:
+def gpus(*, names: Sequence[str], as_json: bool) -> None:
     """List the GPUs that predictions can be made for, or those of *names*, and where each row is from."""
-    if names and local:
-        message = "'--local' lists this machine's GPUs. Leave out the names."
-        raise click.UsageError(message)
-
     catalogue = advisor().catalogue
     for alias, name in read_configuration()[0].gpus.aliases.items():
         try:
@@ -64,9 +53,7 @@ def gpus(*, names: Sequence[str], local: bool, as_json: bool) -> None:
     named = {row.name: row for row in meant.values()}  # once, however often and by whatever name
     # Without names the whole catalogue.
     rows = [*named.values()] or [*catalogue]
-    if local:
-        show_local(local_gpus(catalogue), as_json=as_json)
-    elif as_json:
+    if as_json:
         meanings = {name: row.name for name, row in meant.items()}
         tables.print_json({"schema": GPUS_SCHEMA, "names": meanings, "gpus": [documents.gpu(row) for row in rows]})
     else:
@@ -90,28 +77,6 @@ def _meaning(name: str, row: Gpu, catalogue: Catalogue) -> str:
     return (
         f"{text}, not for {' or '.join(others)}; [gpus.aliases] in gpusage.toml changes that." if others else f"{text}."
     )
-
-
-def show_local(present: Sequence[LocalGpu], *, as_json: bool) -> None:
-    """Print this machine's GPUs."""
-    if as_json:
-        rows = [
-            {
-                "index": gpu.index,
-                "nvml_name": gpu.nvml_name,
-                "memory_bytes": gpu.memory_bytes,
-                "gpu": gpu.gpu.name if gpu.gpu else None,
-            }
-            for gpu in present
-        ]
-        tables.print_json({"schema": GPUS_SCHEMA, "local": rows})
-        return
-
-    cells = [
-        [gpu.gpu.name if gpu.gpu else "not in the catalogue", str(gpu.index), gib(gpu.memory_bytes), gpu.nvml_name]
-        for gpu in present
-    ]
-    tables.show_rows(LOCAL_COLUMNS, cells)
 
 
 def _gpu_cells(row: Gpu) -> list[str]:

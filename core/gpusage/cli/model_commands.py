@@ -25,7 +25,6 @@ Examples:
   cd examples/models
   gpusage colocate resnet50.onnx bert_base.onnx --batch 1 --mode infer --gpu a100
   gpusage colocate resnet18.onnx,batch=16 dlrm.onnx,mode=infer --gpu v100 --json
-  gpusage colocate resnet18.onnx,batch=16 lstm_lm.onnx,batch=8 --fair --gpu h100
   gpusage colocate resnet18.onnx,batch=16 --among ../candidates.txt --gpu v100
 """
 CARD_EXAMPLES = """\b
@@ -38,7 +37,7 @@ GPUS_EXAMPLES = """\b
 Examples:
   gpusage gpus
   gpusage gpus a100 l40s
-  gpusage gpus --local --json
+  gpusage gpus --json
 """
 CAPTURE_EXAMPLES = """\b
 Examples:
@@ -149,12 +148,6 @@ def predict() -> None:
     help="Rank the running jobs by their recorded predictions; jobs that name no model are left out.",
 )
 @click.option("--queue", "is_waiting", is_flag=True, help="The same for pending jobs.")
-@click.option(
-    "--fair",
-    "is_fair",
-    is_flag=True,
-    help="Divide the GPU's threads so that the largest slowdown is as small as possible.",
-)
 @options.gpu_option(multiple=False)
 @options.workload_options
 @options.json_option
@@ -189,7 +182,6 @@ def card() -> None:
 
 @click.command(epilog=GPUS_EXAMPLES)
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--local", is_flag=True, help="List only this machine's GPUs (NVML), each with its row of the catalogue.")
 @options.json_option
 @run_by("gpusage.cli.listings:gpus")
 def gpus() -> None:

@@ -16,12 +16,13 @@ from gpusage.devices.shares import memory_cap_bytes, shares_alone_of, shares_of
 from gpusage.experience.learned import NO_FINDING, NOTHING_LEARNED, Finding, Learned
 from gpusage.graphs.model_files import DYNAMIC_BATCH
 from gpusage.plugins.hooks import NOBODY, Hooks
-from gpusage.predictors.intervals import product
+from gpusage.predictors.intervals import exact_interval, product
 from gpusage.predictors.known import (
     NO_EARLIER_RUN,
     NOTHING_KNOWN,
-    figures_from_longer_step,
+    figures_from_step,
     first_known,
+    implausible_step_time,
     is_same_batch_size,
     share_notes,
     throughput,
@@ -29,6 +30,7 @@ from gpusage.predictors.known import (
 from gpusage_hooks.errors import GraphError, PluginError
 from gpusage_hooks.types import (
     Colocation,
+    Figure,
     Gpu,
     GpuNeed,
     Interval,
@@ -188,16 +190,25 @@ class Predictor:
     def _observed_with_host(
         self, graph: ModelGraph, workload: Workload, measured_on: str, known_s: float, gpus: Sequence[Gpu]
     ) -> list[ObservedFigures]:
-        """Return the figures on *gpus* that follow from a step of *known_s* on the GPU *measured_on*."""
+        """Return the figures on the other *gpus* that follow from a step of *known_s* on the GPU *measured_on*."""
         gpus_of_run = (self.catalogue.find(measured_on), *gpus)
+        if implausible_step_time(graph, workload, gpus_of_run[0]):
+            return [NOTHING_KNOWN] * len(gpus)
         plain = replace(workload, alone=NO_EARLIER_RUN)
         there, *needs = self._needs(graph, plain, gpus_of_run, (NOTHING_KNOWN,) * len(gpus_of_run))
-        if known_s <= there.step_time_s.value:
-            return [NOTHING_KNOWN] * len(gpus)
         from gpusage.predictors.sharing.slowdown import gpu_bound_odds  # imports numpy; few users know a step time
 
         of_gpu = gpu_bound_odds(graph, plain, gpus_of_run[0], known_s)
-        return [figures_from_longer_step(known_s, there, need, of_gpu) for need in needs]
+
+        # How busy a GPU would be that decides its step: what it takes longer than predicted, it works.
+        shorter = min(known_s / there.step_time_s.value, 1.0)
+        steps_s = [exact_interval(shorter * need.step_time_s.value) for need in needs]
+        of_step = [ObservedFigures(step_time_s=Figure(interval=step_s, source=measured_on)) for step_s in steps_s]
+        busy = [need.gpu_utilization for need in self._needs(graph, plain, gpus, of_step)]
+        return [
+            NOTHING_KNOWN if need.gpu == there.gpu else figures_from_step(known_s, there, need, share, of_gpu)
+            for need, share in zip(needs, busy, strict=True)
+        ]
 
     def _needs(
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]

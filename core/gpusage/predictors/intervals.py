@@ -12,6 +12,7 @@ from gpusage_hooks.types import GpuNeed, Interval, ModelGraph
 
 NINETY_PERCENT = 1.645
 """Standard deviations of a normal distribution to either side of its mean that hold 90 % of it."""
+_HALF = 0.5
 
 
 def unknown_share(graph: ModelGraph) -> float:
@@ -108,8 +109,12 @@ def speedup(of: GpuNeed, over: GpuNeed) -> Interval:
 
     Both predictions miss alike by what is the model's own. How much that is was seen on models held out: more between
     GPUs on which many models were measured, which have a part of their own in `gpusage.predictors.times.efficiency`.
+    Where both follow from a third GPU's known step, each interval is free of that part already, and has the error of
+    the third: half of the square.
     """
     parameters = pretrained().step_time
     own = {of.gpu, over.gpu} <= parameters.residual.by_gpu.keys()
     deviations = parameters.deviations
-    return ratio(over.step_time_s, of.step_time_s, deviations.shared_own if own else deviations.shared)
+    shared = deviations.shared_own if own else deviations.shared
+    follow = of.source == over.source == "step"
+    return ratio(over.step_time_s, of.step_time_s, min(shared, _HALF) if follow else shared)

@@ -7,7 +7,7 @@ Invariants:
 2. An observed utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
 3. A step time below what the GPU's peaks allow (a wrong unit, for example) is not used, and a note says so.
 4. A step that takes longer than its GPU can explain waits for its host, and does so with any GPU; as far as the GPU
-   explains it, other GPUs take longer than predicted by the same factor.
+   explains it, and always where it is shorter than predicted, other GPUs' steps change by the same factor.
 5. A utilization at another batch size shows what the GPU waited there, and so the utilization at this one.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import replace
 from math import prod
 
 from gpusage.devices.precisions import FLOAT_BYTES, HALF
-from gpusage.predictors.intervals import exact_interval
+from gpusage.predictors.intervals import exact_interval, speedup
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import (
     Figure,
@@ -36,6 +36,8 @@ from gpusage_hooks.units import seconds
 NO_EARLIER_RUN = SoloRun()
 NOTHING_KNOWN = ObservedFigures()
 USER = "what you said"
+OTHER_STEP = "the step on "
+"""How the source of a step time begins that follows from another GPU's."""
 HOSTS_APART = 1.5
 """One host is taken to be at most so many times as fast as another; an assumption, no measurement shows it."""
 # An explanation of fewer odds is in no interval's end; the note names the likelier one.
@@ -134,6 +136,7 @@ def apply_known_figures(
         dram_activity=_scale_activity(need.dram_activity, busier if known.gpu_utilization else shorter),
         throughput_samples_per_s=throughput(workload, step_time_s),
         fits=(required_bytes or memory_bytes).high <= gpu.memory_bytes,
+        source="step" if known.step_time_s and known.step_time_s.source.startswith(OTHER_STEP) else need.source,
         notes=(*need.notes, *sources),
     )
 
@@ -147,27 +150,36 @@ def throughput(workload: Workload, step_time_s: Interval) -> Interval:
     )
 
 
-def figures_from_longer_step(known_s: float, there: GpuNeed, here: GpuNeed, of_gpu: float) -> ObservedFigures:
-    """Return what a longer step than predicted on another GPU shows about a GPU.
+def figures_from_step(known_s: float, there: GpuNeed, here: GpuNeed, busy: Interval, of_gpu: float) -> ObservedFigures:
+    """Return what a step on another GPU shows about a GPU.
 
-    It is the mean of two explanations: kernels take longer than predicted, here as there, or something else than a GPU
-    decides, on any GPU. An end is that of an explanation whose odds are a tenth or more.
+    It is the mean of two explanations: kernels take longer or shorter than predicted, here as there, or something else
+    than a GPU decides, on any GPU. An end is that of an explanation whose odds are a tenth or more.
     So a slower GPU's time may fall as the known step grows: that speaks for a host, which such a GPU awaits less.
 
     Args:
-        known_s: The step time on another GPU, longer than predicted.
+        known_s: The step time on another GPU.
         there: What is predicted for that one.
         here: What is predicted for this one.
-        of_gpu: The odds of the first explanation, 0 to 1.
+        busy: This one's utilization by the first explanation.
+        of_gpu: The odds of the first explanation, 0 to 1; 1 where the step is no longer than predicted.
     """
-    own, busy, longer = here.step_time_s, here.gpu_utilization, known_s / there.step_time_s.value
+    predicted, longer = here.step_time_s, known_s / there.step_time_s.value
     few, many = min(of_gpu / _FEW_ODDS, 1.0), 1.0 - min((1.0 - of_gpu) / _FEW_ODDS, 1.0)
+
+    # By the first explanation the step misses by what the ratio of both misses by, if that is less.
+    own, times = predicted, speedup(there, here)
+    own = Interval(
+        value=own.value,
+        low=own.value * max(own.low / own.value, times.low / times.value),
+        high=own.value * min(own.high / own.value, times.high / times.value),
+    )
 
     # By the second explanation the step waits for its host, which may be another one here.
     waiting_s = Interval(
-        value=max(own.value, known_s),
-        low=max(own.low, known_s / HOSTS_APART),
-        high=max(own.high, known_s * HOSTS_APART),
+        value=max(predicted.value, known_s),
+        low=max(predicted.low, known_s / HOSTS_APART),
+        high=max(predicted.high, known_s * HOSTS_APART),
     )
 
     step_time_s = _interval_around(
@@ -175,14 +187,12 @@ def figures_from_longer_step(known_s: float, there: GpuNeed, here: GpuNeed, of_g
         _mean(own.value * longer, waiting_s.value, of_gpu),
         _mean(own.high * longer, waiting_s.high, many),
     )
+    shows = f"takes {'no ' if longer <= 1 else ''}longer than predicted" if of_gpu > _EVEN else "waits for its host"
+    source = f"{OTHER_STEP}{there.gpu}, which {shows}"
     utilization = _interval_around(
-        _mean(busy.low, busy.low * own.value / waiting_s.high, many),
-        _mean(busy.value, busy.value * own.value / waiting_s.value, of_gpu),
-        _mean(busy.high, min(busy.high * own.value / waiting_s.low, 1.0), few),
-    )
-
-    source = (
-        f"the step on {there.gpu}, which {'takes longer than predicted' if of_gpu > _EVEN else 'waits for its host'}"
+        _mean(busy.low, busy.low * predicted.value / waiting_s.high, many),
+        _mean(busy.value, busy.value * predicted.value / waiting_s.value, of_gpu),
+        _mean(busy.high, min(busy.high * predicted.value / waiting_s.low, 1.0), few),
     )
     return ObservedFigures(
         step_time_s=Figure(interval=step_time_s, source=source),

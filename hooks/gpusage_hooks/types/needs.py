@@ -101,7 +101,7 @@ class Gpu:
         return self.measured_as or self.board
 
 
-NeedSource = Literal["model", "history"]
+NeedSource = Literal["model", "step", "history"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +120,9 @@ class GpuNeed:
             from `memory_bytes`.
         share_high_bytes: The second upper end of the required memory, above which 1 of 1,000 jobs lies at most.
         memory_share: The part of the memory that it sees that an engine takes and must do with; ``None`` of other jobs.
-        source: ``history`` where the job names no model and its earlier runs show it: memory and utilization alone. Its
-            step time and throughput are 1 then, and its activities anything up to its utilization.
+        source: ``step`` where the step time follows from a known one on another GPU; ``history`` where the job names no
+            model and its earlier runs show it: memory and utilization alone. Its step time and throughput are 1 then,
+            and its activities anything up to its utilization.
     """
 
     gpu: str

@@ -241,7 +241,7 @@ def summaries(record: Record) -> list[ScoreTable]:
     """Return the tables of all rows, of the goals, of each kind of rows, of each source, and of what is left out."""
     of_time = [one for one in record.compared if one.run.memory is None]
     of_memory = [one for one in record.compared if one.run.memory is not None]
-    others = [one for one in record.compared if not _is_of_slow_t4(one.run.row)]
+    others = [one for one in record.compared if not is_of_slow_t4(one.run.row)]
     parts = (("time", of_time), ("memory", of_memory), ("all", record.compared), (WITHOUT_SLOW_T4, others))
     whole = tuple((name, *_both(part)) for name, part in parts)
     notes = (RATIO_NOTE, FACTOR_NOTE, STARRED)
@@ -256,7 +256,7 @@ def summaries(record: Record) -> list[ScoreTable]:
     ]
 
 
-def _is_of_slow_t4(row: PublishedRow) -> bool:
+def is_of_slow_t4(row: PublishedRow) -> bool:
     """Return whether NVIDIA ran *row* on its T4 of 2020; BERT's later table of the same runs is 1.6 times as fast."""
     return row.gpu.startswith("T4") and "NGC 20.06" in row.framework
 

@@ -119,6 +119,19 @@ def test_a_program_finds_a_terminal_at_its_end_where_it_reads(tmp_path: Path) ->
 
 
 @pytest.mark.torch
+def test_a_program_runs_where_there_is_no_terminal(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    hidden = ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs none /dev/pts && "$@"', "sh"]
+    if subprocess.run([*hidden, "true"], check=False).returncode:
+        pytest.skip("users may mount nothing here")
+    command = shlex.split("-m gpusage.cli capture --run-here --time 400s -o a.card.json --")
+    done = subprocess.run(
+        [*hidden, sys.executable, *command, sys.executable, str(SCRIPTS / "plain.py")], cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.torch
 def test_a_job_script_becomes_a_card_and_a_comment(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     shutil.copy(SCRIPTS / "plain.py", tmp_path)

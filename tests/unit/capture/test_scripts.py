@@ -57,6 +57,7 @@ EXPECTED = {
     "failing": {"batch": "6", "mode": "train?", "precision": "fp32", "optimizer": "adam?"},
     "hidden_on_gpu": {"batch": "10", **TRAINS, "optimizer": "adam"},
     "autocast_inside": {"batch": "12", **TRAINS, "precision": "bf16", "optimizer": "adamw"},
+    "casts": {"batch": "6", **BF16, "optimizer": "adamw"},
     "compiled_step": {"batch": "4", **TRAINS, "optimizer": "sgd", "compile": "on"},
     "toggled": {"batch": "24", **TRAINS, "optimizer": "adam"},
     "peculiar": {"batch": "6", **TRAINS, "optimizer": "sgd"},

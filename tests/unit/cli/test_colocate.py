@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
@@ -22,32 +21,11 @@ def colocate(*words: str) -> list[dict[str, object]]:
     return list(json.loads(result.stdout)["jobs"])
 
 
-def test_fair_gives_the_job_that_a_small_part_slows_most_of_the_threads() -> None:
-    training, inference = colocate("--fair")
-    assert training["mps_thread_percent"] > 50 > inference["mps_thread_percent"]  # type: ignore[operator]
-    assert training["mps_thread_percent"] + inference["mps_thread_percent"] <= 100  # type: ignore[operator]
-    assert training["memory_cap_bytes"] == colocate()[0]["memory_cap_bytes"]
-
-
-@pytest.mark.parametrize(("gpu", "why"), [("p100", "older than Volta"), ("mi300x", "not of Nvidia")])
-def test_fair_is_refused_where_mps_limits_no_threads(gpu: str, why: str) -> None:
-    result = CliRunner().invoke(main, ["colocate", *PAIR, "--fair", "--gpu", gpu])
-    assert result.exit_code == 2
-    assert f"got '{gpu}', which is {why}. Leave --fair out." in " ".join(result.output.split())
-    assert CliRunner().invoke(main, ["colocate", *PAIR, "--gpu", gpu]).exit_code < 2
-
-
 def test_a_job_s_row_tells_what_is_not_as_usual_in_it() -> None:
     unusual = f"{MODELS}/resnet18.onnx,batch=16,precision=bf16,checkpointing=on"
     result = CliRunner().invoke(main, ["colocate", unusual, PAIR[1], "--gpu", "h100"], env={"COLUMNS": "250"})
     assert "resnet18.onnx, train, batch 16, bf16, checkpointing on " in result.stdout
     assert "dlrm.onnx, infer, batch 8 " in result.stdout
-
-
-def test_fair_and_among_do_not_go_together() -> None:
-    result = CliRunner().invoke(main, ["colocate", PAIR[0], "--among", "x", "--fair", "--gpu", "h100"])
-    assert result.exit_code == 2
-    assert "must not be combined" in result.output
 
 
 def test_a_job_s_row_tells_what_its_model_settles(tmp_path: Path) -> None:

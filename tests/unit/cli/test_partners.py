@@ -129,7 +129,7 @@ def test_without_a_record_that_the_caller_may_read_there_is_one_sentence() -> No
 
 
 def test_one_kind_of_candidates_at_a_time() -> None:
-    for words in (("--among", "x", "--queue"), ("--running", "--fair"), ("--queue", "--running")):
+    for words in (("--among", "x", "--queue"), ("--queue", "--running")):
         result = CliRunner().invoke(main, ["colocate", TARGET, *words, "--gpu", "v100"])
         assert result.exit_code == 2
         assert "must not be combined; got both. Leave one out." in result.stderr

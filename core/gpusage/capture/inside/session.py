@@ -11,7 +11,6 @@ import os
 import runpy
 import signal
 import sys
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -52,7 +51,6 @@ class Session:
         self._before: Counter[int] = Counter()
         self._accumulate: int | None = None
         self._is_full = False
-        self._called_at_s: float | None = None
         self._hollow = HollowCalls()
         self._earlier: list[Call] = []
         self._computed: set[int] = set()
@@ -121,8 +119,6 @@ class Session:
             traceback.print_exc()
             record["graph_failure"] = str(error)[:MAXIMUM_FAILURE_CHARACTERS] or type(error).__name__
 
-        if self._called_at_s is not None:
-            record["busy_s"] = time.process_time() - self._called_at_s
         self.send({"record": record})
         sys.stdout.flush()
         sys.stderr.flush()
@@ -152,7 +148,6 @@ class Session:
         }
 
     def _replace(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._called_at_s = self._called_at_s or time.process_time()
         self._places.setdefault(id(call.module), len(self._places))
         # Called inside a compiled function, a model is compiled itself.
         if self.left_out.compiled_depth:

@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from gpusage.capture.inside.light import LeftOut
 from gpusage.capture.inside.observer import AUTOCAST, Call, Shape, parts_of, weights_of
@@ -104,9 +107,28 @@ def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
     return True, [*main, *others] if main else calls
 
 
+class _Products(TorchDispatchMode):
+    """Counts what matrix products and convolutions write, by its type."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: Counter[torch.dtype] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call *func*, or what it is composed of."""
+        if func.overloadpacket not in flop_registry:
+            with self:
+                parts = func.decompose(*args, **(kwargs or {}))
+            return func(*args, **(kwargs or {})) if parts is NotImplemented else parts
+        written = func(*args, **(kwargs or {}))
+        first = next(leaf for leaf in tree_leaves(written) if isinstance(leaf, torch.Tensor))
+        self.counts[first.dtype] += first.numel()
+        return written
+
+
 @contextmanager
-def _autocast_inside() -> Iterator[list[str]]:
-    """Collect the precisions of autocast inside forward passes, as accelerate's models have it."""
+def _precisions_inside() -> Iterator[list[str]]:
+    """Collect the precisions to which forward passes cast, first by autocast, as accelerate's, then by themselves."""
     precisions: list[str] = []
     autocast: Any = torch.autocast
     enter = autocast.__enter__
@@ -118,9 +140,11 @@ def _autocast_inside() -> Iterator[list[str]]:
 
     autocast.__enter__ = enter_noted
     try:
-        yield precisions
+        with _Products() as products:  # autocast changes nothing on shapes alone
+            yield precisions
     finally:
         autocast.__enter__ = enter
+    precisions += [AUTOCAST[each] for each, _ in products.counts.most_common(1) if each in AUTOCAST]
 
 
 def modules_of(calls: Sequence[Call]) -> list[nn.Module]:
@@ -139,13 +163,13 @@ def record_of_step(observation: Observation) -> tuple[dict[str, Any], ModelGraph
     """Return the record of the observed step, and its graph; ``None`` if the graph cannot be read."""
     _, calls = step_calls(observation)
     graph, failure = None, ""
-    with _autocast_inside() as inside:
+    with _precisions_inside() as precisions:
         try:
             graph = step_graph(observation)
         except Exception as error:  # the keys are worth recording without a graph
             failure = str(error)[:MAXIMUM_FAILURE_CHARACTERS]
 
-    keys = job_keys(observation, graph, next(iter(inside), None))
+    keys = job_keys(observation, graph, next(iter(precisions), None))
     record = {
         "keys": {name: [key.value, key.mark] for name, key in keys.items()},
         "modules": [[type(module).__name__, weight_count([module])] for module in modules_of(calls)],
@@ -154,13 +178,13 @@ def record_of_step(observation: Observation) -> tuple[dict[str, Any], ModelGraph
     return record, graph
 
 
-def job_keys(observation: Observation, graph: ModelGraph | None, autocast: str | None) -> dict[str, Key]:
-    """Return the keys of the observed job; *autocast* is the precision that the model itself turns on."""
+def job_keys(observation: Observation, graph: ModelGraph | None, computed: str | None) -> dict[str, Key]:
+    """Return the keys of the observed job; *computed* is the model's own precision if it casts by itself."""
     trains, calls = step_calls(observation)
     keys = {"batch": _batch(calls[0], graph), "mode": Key(value="train" if trains else "infer")}
     if observation.accumulate is None:
         keys["mode"] = Key(value=keys["mode"].value, mark=GUESSED)
-    keys["precision"] = _precision(calls, autocast, observation.left_out.precision)
+    keys["precision"] = _precision(calls, computed, observation.left_out.precision)
     if trains:
         keys |= _training(observation, calls)
     elif calls[0].generated:
@@ -223,18 +247,20 @@ def _batch(call: Call, graph: ModelGraph | None) -> Key:
     return Key(value=str(leads[0][SEQUENCES_FIRST_NOTE in graph.notes]))
 
 
-def _precision(calls: Sequence[Call], autocast: str | None, divided: str | None) -> Key:
+def _precision(calls: Sequence[Call], computed: str | None, divided: str | None) -> Key:
     if divided:
         return Key(value=divided)
 
     counts: Counter[str] = Counter()
-    for weight in weights_of(max(modules_of(calls), key=lambda module: weight_count([module]))):
-        counts[str(weight.dtype)] += weight.numel()
-    # Norms often stay in fp32, so that the type of most weights counts.
+    largest = max(modules_of(calls), key=lambda module: weight_count([module]))
+    read = {id(part.weight) for part in parts_of(largest) if isinstance(part, nn.Embedding)}
+    for weight in weights_of(largest):
+        counts[str(weight.dtype)] += weight.numel() * (id(weight) not in read)
+    # Norms often stay in fp32, so that the type of most weights counts; embeddings are only read.
     usual = max(counts, key=counts.__getitem__)
     if usual in PURE:
         return Key(value=PURE[usual])
-    if precision := calls[0].precision or autocast:
+    if precision := calls[0].precision or computed:
         return Key(value=precision)
     # tf32 is a setting of the process, not of a tensor.
     matmul = torch.backends.cuda.matmul

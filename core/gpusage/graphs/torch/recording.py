@@ -13,7 +13,7 @@ from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Attribute, ElementType, Node, Shape
 
 BATCHES = (2, 3)
-"""The batch sizes at which a model runs: small, so that `ConstantValues` can keep the values of small tensors."""
+"""The batch sizes at which a model runs: small, so that the values of small tensors can be kept."""
 MAXIMUM_ATTRIBUTE = 2**31
 SEQUENCES_FIRST_NOTE = (
     "Its layers take sequences first (batch_first=False): the second size of its inputs counts as the batch."

@@ -1,8 +1,8 @@
 """Runs a PyTorch module on the ``meta`` device and records its aten operators; imported only with PyTorch.
 
 Tensors on that device have no values. A few operators need some: `SHAPE_FUNCTIONS` replaces those whose meta kernels
-want values or take minutes, and `ConstantValues` keeps the values that follow from constants, because some models make
-a mask or positions from a range and branch on them.
+want values or take minutes, and `_VALUES` are those that follow from constants,
+because some models make a mask or positions from a range and branch on them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -65,49 +66,34 @@ SHAPE_FUNCTIONS: Mapping[str, Callable[[Arguments], Any]] = {
 
 MAXIMUM_ELEMENTS = 2**21
 """Of a tensor with known values: twice a mask of 1024 by 1024 tokens."""
+# The attribute of a meta tensor that has its values on the CPU: a module may keep a mask of one run for the next.
+_VALUES = "gpusage_values"
 
 
-class ConstantValues:
-    """The values of those meta tensors that depend on no weight and no input, computed on the CPU."""
+def _values_from_constants(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # torch's types
+    """Return *func* of the values of its arguments, ``None`` if one depends on a weight or an input."""
+    if any(isinstance(leaf, torch.Tensor) and not hasattr(leaf, _VALUES) for leaf in tree_leaves((args, keywords))):
+        return None
 
-    def __init__(self) -> None:
-        self._values: dict[int, torch.Tensor] = {}
-
-    def store(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
-        """Store the *values* of *tensor*, which is on the meta device and which the caller keeps alive."""
-        if values.device == _CPU and values.numel() <= MAXIMUM_ELEMENTS:
-            self._values[id(tensor)] = values
-
-    def compute(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # torch's types
-        """Return *func* of the values of its arguments, ``None`` if one is unknown."""
-        leaves = [leaf for leaf in tree_leaves((args, keywords)) if isinstance(leaf, torch.Tensor)]
-        if any(id(leaf) not in self._values for leaf in leaves):
-            return None
-
-        real, real_words = tree_map(self._real, (args, keywords))
-        try:
-            return func(*real, **real_words)
-        except Exception:  # without the values the shapes are still right
-            return None
-
-    def propagate(self, returned: Any, real: Any) -> None:  # whatever an operator returns
-        """Store *real* as the values of *returned*; forget its values if *real* is ``None``."""
-        metas = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
-        values = [leaf for leaf in tree_leaves(real) if isinstance(leaf, torch.Tensor)]
-        for number, meta in enumerate(metas):
-            self._values.pop(id(meta), None)
-            if number < len(values) and values[number].shape == meta.shape:
-                self.store(meta, values[number])
-
-    def _real(self, leaf: Any) -> Any:  # an argument may be anything
+    def real(leaf: Any) -> Any:  # an argument may be anything
         if isinstance(leaf, torch.Tensor):
-            return self._values[id(leaf)]
+            return getattr(leaf, _VALUES)
         return _CPU if isinstance(leaf, torch.device) else leaf
 
+    try:
+        return func(*tree_map(real, args), **tree_map(real, keywords))
+    except Exception:  # without the values the shapes are still right
+        return None
 
-def is_small(returned: Any) -> bool:  # whatever an operator returns
-    """Return whether all tensors in *returned* are small enough for `ConstantValues`."""
-    return all(leaf.numel() <= MAXIMUM_ELEMENTS for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor))
+
+def _keep_values(returned: Any, real: Any) -> None:  # whatever an operator returns
+    """Keep *real* as the values of *returned*; forget its values if *real* is ``None``, or large."""
+    metas = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
+    values = [leaf for leaf in tree_leaves(real) if isinstance(leaf, torch.Tensor)]
+    for meta, value in zip_longest(metas, values[: len(metas)]):
+        vars(meta).pop(_VALUES, None)
+        if value is not None and (value.shape, value.device) == (meta.shape, _CPU) and meta.numel() <= MAXIMUM_ELEMENTS:
+            setattr(meta, _VALUES, value)
 
 
 _META = torch.device("meta")
@@ -170,7 +156,6 @@ class _Tracer(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.recording = recording
         self.alive: dict[int, torch.Tensor] = {}
-        self.values = ConstantValues()
         self.moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(
@@ -208,11 +193,14 @@ class _Tracer(TorchDispatchMode):
         if name in SHAPE_FUNCTIONS:
             return SHAPE_FUNCTIONS[name](_arguments_by_name(func, args, keywords))
         if func.overloadpacket.__name__ in _READ_VALUES:
-            value = self.values.compute(func, args, keywords)
+            value = _values_from_constants(func, args, keywords)
             return func(*args, **keywords) if value is None else value
 
         returned = func(*args, **keywords)
-        self.values.propagate(returned, self.values.compute(func, args, keywords) if is_small(returned) else None)
+        is_small = all(
+            leaf.numel() <= MAXIMUM_ELEMENTS for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor)
+        )
+        _keep_values(returned, _values_from_constants(func, args, keywords) if is_small else None)
         return returned
 
     def on_meta(self, value: Any) -> Any:  # a leaf may be anything
@@ -227,8 +215,9 @@ class _Tracer(TorchDispatchMode):
             with torch.inference_mode(value.is_inference()):
                 meta = torch.empty(value.shape, dtype=value.dtype, device=_META)
             self.moved[id(value)] = (value, meta)
-            if not isinstance(value, torch.nn.Parameter):
-                self.values.store(meta, value)
+            # A copy, because the module may write to its buffers.
+            if value.device == _CPU and value.numel() <= MAXIMUM_ELEMENTS and not isinstance(value, torch.nn.Parameter):
+                _keep_values(meta, value.clone())
         return self.moved[id(value)][1]
 
     def tensor(self, value: torch.Tensor) -> Tensor:

@@ -11,7 +11,8 @@ says: a share alone has all of it, as far as its SMs can draw it, a slice its ow
 long as before. This rule is fitted on kernels that PyTorch launches one by one. Nobody has published what engines,
 compiled passes and decoding cost on shares, and an engine picks kernels that fill the GPU that it is built on.
 So there each kernel is predicted anew on the part as a GPU of its own, with bandwidth in proportion
-(docs/decisions/predictors.md).
+(docs/decisions/predictors.md). A known step far below what PyTorch is predicted to take is likely that of an engine
+which nobody named: the farther it lies below the interval, the more the dearer of both rules counts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
+from math import log
 from typing import Literal, get_args
 
 import numpy as np
@@ -178,6 +180,14 @@ def predict_slowdown(
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
     working = _working(analysis.timing(gpus), known, deviations)
     ends = slowdowns(working[:, gpu_of], growths(analysis, gpus, parts), deviations)
+    weights = _engine_weights(analysis, gpus, known)
+    if any(weights):
+        # Nobody says which engine; training has none, so there each kernel is in proportion.
+        if workload.mode == "infer" and engine_of(workload) == "eager" and not workload.generate:
+            analysis = analyze(graph, replace(workload, engine="tensorrt"))
+            working = _working(analysis.timing(gpus), known, deviations)
+        dearer = slowdowns(working[:, gpu_of], growths_with(None, analysis, gpus, parts), deviations) / ends
+        ends *= np.maximum(dearer, 1.0) ** np.array(weights)[gpu_of]
 
     rows = iter(ends.T.tolist())
     return [
@@ -187,6 +197,20 @@ def predict_slowdown(
         ]
         for gpu, of_gpu in zip(gpus, parts, strict=True)
     ]
+
+
+def _engine_weights(analysis: WorkloadAnalysis, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]) -> list[float]:
+    """Return for each of *gpus* how much its known step looks like an unnamed engine's, 0 to 1.
+
+    It is 0 from the low end of the predicted interval up, and 1 at the square of its distance from the point.
+    """
+    if not any(of_gpu.step_time_s for of_gpu in known):
+        return [0.0] * len(gpus)
+    shares = []
+    for step_s, of_gpu in zip(analysis.step_time_s(gpus), known, strict=True):
+        known_s = of_gpu.step_time_s.interval.value if of_gpu.step_time_s else step_s.value
+        shares.append(min(max(log(known_s / step_s.low) / log(step_s.low / step_s.value), 0.0), 1.0))
+    return shares
 
 
 def slowdowns(working: FloatArray, growth: FloatArray, deviations: SlowdownDeviations) -> FloatArray:

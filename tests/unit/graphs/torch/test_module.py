@@ -10,6 +10,7 @@ import pytest
 
 from gpusage.graphs.torch.libraries import import_library
 from gpusage.graphs.torch.module import ONES_NOTE, graph_from_module
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE
 from gpusage.predictors.work.lowering import forward_flop
 from gpusage.predictors.work.operators import SavedTensors, rule_of
 from gpusage_hooks.errors import GraphError
@@ -132,6 +133,21 @@ def test_a_module_is_left_as_it_was() -> None:
     assert [module.training, module[1].training, module[2].training] == [True, True, False]
 
 
+def test_a_module_that_counts_its_calls_counts_none_of_ours() -> None:
+    class Counting(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.register_buffer("count", torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            return super().forward(x)
+
+    module = Counting()
+    graph_from_module(module, (torch.zeros(2, 4),))
+    assert module.count.tolist() == [0, 0]
+
+
 class Remembering(nn.Module):
     """Keeps a mask, a table and a counter that it makes in its first run, as attention layers do."""
 
@@ -209,6 +225,21 @@ def test_a_model_that_keeps_what_it_worked_out_still_follows_the_batch() -> None
         return x * stored[0]
 
     assert graph_from_module(Built(forward), (torch.zeros(2, 4),)).fixed_batch_size is None
+
+
+def test_a_mask_of_another_run_has_its_values() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.RNN(4, 4)
+            self.mask: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.mask is None or len(self.mask) != len(x):
+                self.mask = torch.ones(len(x), len(x)).tril()
+            return self.layer(x)[0] if self.mask.any() else x
+
+    assert SEQUENCES_FIRST_NOTE in graph_from_module(Masked(), (torch.zeros(7, 3, 4),)).notes
 
 
 def test_a_model_may_view_a_tensor_that_is_no_part_of_it() -> None:
