@@ -67,12 +67,12 @@ def _use(report: Report) -> str:
 
 def _gain(report: Report) -> Iterator[str]:
     """Yield what shares freed or would have, and what that cost or would have."""
-    given, possible, costs = report.totals.share_count, report.all_jobs.possible, report.costs
+    enforced, possible, costs = report.totals.share_count, report.all_jobs.possible, report.costs
     gains, prices = [], []
-    if given:
+    if enforced:
         least = report.hours.freed - costs.whole_hours + costs.least_whole_hours
         gains.append(
-            f"{count_text(given)} on shares freed {amount(report.hours.freed)} GPU hours, {amount(least)} at worst"
+            f"{count_text(enforced)} on shares freed {amount(report.hours.freed)} GPU hours, {amount(least)} at worst"
         )
     if costs.least_whole_hours:
         typical, worst = (percent(costs.hours / whole - 1) for whole in (costs.whole_hours, costs.least_whole_hours))
@@ -85,10 +85,10 @@ def _gain(report: Report) -> Iterator[str]:
 
 
 def _hurt(report: Report) -> str:
-    given, withheld = report.promises_enforced, report.promises_withheld
-    if not given.broken and not withheld.broken:
-        checked = given.fulfilled + withheld.fulfilled
+    enforced, withheld = report.promises_enforced, report.promises_withheld
+    if not enforced.broken and not withheld.broken:
+        checked = enforced.fulfilled + withheld.fulfilled
         return f"none of {checked:,} jobs that could be checked." if checked else "no share could be checked."
     jobs = [f"{each.job_id} {each.job_name} of {each.user} {each.why}" for each in report.hurt[:SHOWN_JOBS]]
     more = ", and others" if len(report.hurt) > SHOWN_JOBS else ""
-    return f"{given.broken:,} on shares, {withheld.broken:,} more would have been: {'; '.join(jobs)}{more}."
+    return f"{enforced.broken:,} on shares, {withheld.broken:,} more would have been: {'; '.join(jobs)}{more}."

@@ -14,7 +14,7 @@ from gpusage.reports.breakdown import Dimension, GroupTally, joined
 from gpusage.reports.report import Report
 from gpusage.reports.sharing import PossibleShares
 from gpusage.reports.summary import IDLE_S, WEEK_S
-from gpusage.reports.verdicts import HARDLY_USED_BELOW
+from gpusage.reports.verdicts import HARDLY_USED_BELOW, RULES
 from gpusage_hooks.units import HOUR_S, percent
 
 SAVED_RULE = (
@@ -40,7 +40,6 @@ POSSIBLE_RULE = (
 )
 UNSEEN_RULE = "The row of what was not seen is a part of all: what it used is unknown."
 WEEKS_RULE = "A job counts in the week in which it ended. Capacity: the hours of the GPUs that the clusters have today."
-IDLE = "Jobs with the most idle GPU hours"
 SHOWN_USERS = 3
 MOST_GROUPS = 20
 NO_NAME: Mapping[Dimension, str] = MappingProxyType(
@@ -224,9 +223,11 @@ def _idle(report: Report) -> Section:
     for each in report.waiting[:SHOWN_USERS]:
         jobs, idle = count_text(each.job_count), amount(each.hours.idle)
         notes.append(f"{jobs} of {each.user}, {idle} GPU hours idle, waited for {each.waits_for}.")
-    notes += [f"{each.verdict}: {each.rule}." for each in report.verdicts if each.verdict in ("waits", "unused")]
+    notes += [f"{verdict}: {RULES[verdict]}." for verdict in sorted({each.verdict for each in report.worst})]
     columns = ("job", "user", "GPU", "booked", "idle", "verdict", "request next time")
-    return Section(title=IDLE, columns=columns, rows=rows, notes=notes or ("No job was seen idle.",))
+    return Section(
+        title="Jobs with the most idle GPU hours", columns=columns, rows=rows, notes=notes or ("No job was seen idle.",)
+    )
 
 
 def _decisions(report: Report) -> Section:

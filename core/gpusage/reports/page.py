@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from gpusage.reports.amounts import Amounts
 from gpusage.reports.breakdown import NAMES, Dimension
 from gpusage.reports.brief import brief
-from gpusage.reports.lines import IDLE, MOST_GROUPS, NO_NAME, amount, by_title, part, sections, title
+from gpusage.reports.lines import MOST_GROUPS, NO_NAME, amount, by_title, sections, title
 from gpusage.reports.pages import bars, html
 from gpusage.reports.report import Report
-from gpusage.reports.tallies import BAND_PERCENT
 
 HOURS = {"used": "#4b8b6f", "idle": "#c2571a", "not seen": "#aaaaaa", "freed": "#27609c"}
-BOOKED = {"booked": "#27609c"}
 
 
 def page(report: Report, origin: html.Origin | None = None, by: Sequence[Dimension] = ()) -> str:
@@ -44,21 +42,10 @@ def _plots(report: Report) -> dict[str, str]:
         drawn = [_hours_bar(each.name or NO_NAME[dimension], each.hours) for each in rows[:MOST_GROUPS]]
         groups[by_title(dimension)] = _plot(drawn, HOURS)
 
-    # Parts of the hours with a known utilization, not of all booked hours.
-    seen = sum(band.booked_hours for band in report.bands)
-    bands = [
-        bars.Bar(
-            label=f"utilization {band.from_percent} to {band.from_percent + BAND_PERCENT} %",
-            text=f"{amount(band.booked_hours)} GPU hours, {part(band.booked_hours, seen)}",
-            parts=[("booked", band.booked_hours)],
-        )
-        for band in report.bands
-    ]
     return {
         "GPU hours by week": _plot([_hours_bar(_week(each.since_s), each.hours) for each in report.weeks], HOURS),
         **groups,
         "GPU hours": _plot(hours, HOURS),
-        IDLE: _plot(bands, BOOKED),
     }
 
 

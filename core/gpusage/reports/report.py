@@ -40,12 +40,10 @@ from gpusage.reports.summary import (
     tally_weeks,
 )
 from gpusage.reports.tallies import (
-    Band,
     DecisionTally,
     GpuTally,
     PeriodTotals,
     ReasonTally,
-    booked_bands,
     count_decisions,
     count_reasons,
     period_totals,
@@ -54,12 +52,10 @@ from gpusage.reports.tallies import (
 from gpusage.reports.verdicts import (
     WORST_COUNT,
     HardlyUsed,
-    VerdictTally,
     WaitingUser,
     Wasted,
     hardly_used_jobs,
     most_idle_jobs,
-    tally_verdicts,
     waiting_users,
 )
 from gpusage.store.rows import Observation
@@ -109,8 +105,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     hours: Amounts
     money: Amounts | None
     gpus: tuple[GpuTally, ...]
-    bands: tuple[Band, ...]
-    verdicts: tuple[VerdictTally, ...]
     worst: tuple[Wasted, ...]
     trueness: tuple[PredictionAccuracy, ...]
     promises_enforced: Promises
@@ -211,8 +205,6 @@ def part_of(records: Sequence[DecisionRecord], observations: Sequence[Observatio
         hours=total(each.hours for each in gpus),
         money=None,
         gpus=gpus,
-        bands=booked_bands(observations, least_s),
-        verdicts=tally_verdicts(observations, least_s),
         worst=most_idle_jobs(observations, least_s),
         trueness=prediction_accuracy(observations, least_s),
         promises_enforced=enforced,

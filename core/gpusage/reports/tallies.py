@@ -8,14 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpusage.experience.finished_jobs import own_utilization, was_gpu_shared
+from gpusage.experience.finished_jobs import was_gpu_shared
 from gpusage.reports.accuracy import Promises, count_promises
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
 from gpusage.reports.jobs import count_jobs
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Code, DecisionRecord
 
-BAND_PERCENT = 10
 _NAME_OR_NUMBER = re.compile(r"([A-Za-z][\w-]*)|\d+(?:\.\d+)?")
 JOULES_PER_KWH = 3.6e6
 
@@ -68,19 +67,6 @@ class GpuTally:
     money: Amounts | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """The booked GPU hours of runs with utilizations in a band.
-
-    Attributes:
-        from_percent: The band's lower end; it is `BAND_PERCENT` wide.
-    """
-
-    KEY: ClassVar = ("from_percent",)
-    from_percent: int
-    booked_hours: float
-
-
 def count_decisions(records: Sequence[DecisionRecord]) -> tuple[DecisionTally, ...]:
     """Count *records* by manager, mode and code."""
     # Sorted, so that tables of two reports have the same order.
@@ -116,20 +102,6 @@ def tally_gpus(observations: Sequence[Observation], least_s: float) -> tuple[Gpu
     return tuple(
         GpuTally(gpu=gpu, run_count=len(runs), hours=total(runs), money=None) for gpu, runs in sorted(by_gpu.items())
     )
-
-
-def booked_bands(observations: Sequence[Observation], least_s: float) -> tuple[Band, ...]:
-    """Return the histogram of booked GPU hours over utilization; empty where no utilization was seen."""
-    hours = [0.0] * (100 // BAND_PERCENT)
-    for each in observations:
-        utilization = own_utilization(each.usage, least_s)
-        if utilization is not None:
-            # 100 % belongs to the last band.
-            hours[min(int(100 * utilization / BAND_PERCENT), len(hours) - 1)] += amounts_of(each, least_s).booked
-    if not any(hours):
-        return ()
-
-    return tuple(Band(from_percent=BAND_PERCENT * at, booked_hours=each) for at, each in enumerate(hours))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

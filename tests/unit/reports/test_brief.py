@@ -92,8 +92,8 @@ def test_a_partition_counts_the_shares_that_were_withheld_in_it() -> None:
     )
 
 
-def tally(name: str, kept: int, broken: int) -> PartitionTally:
-    checks = {"kept": kept, "broken": broken, "unknown": 2}
+def tally(name: str, fulfilled: int, broken: int) -> PartitionTally:
+    checks = {"kept": fulfilled, "broken": broken, "unknown": 2}
     return PartitionTally(partition=name, job_count=400, checks=checks, users={"ada": broken} if broken else {})
 
 
@@ -108,7 +108,7 @@ def tally(name: str, kept: int, broken: int) -> PartitionTally:
         (
             [tally("gpu", 58, 3), tally("test", 59, 1)],
             (),
-            'mode = "enforce" and enforce_in = ["test"] in gpusage.toml: of 400 jobs there 62 would share, 1 at risk (a',
+            'mode = "enforce" and enforce_in = ["test"] in gpusage.toml: of 400 jobs there 62 would share, 1 at risk (',
         ),
         (
             [tally("gpu", 58, 3), tally("test", 59, 1)],

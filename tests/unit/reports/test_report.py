@@ -50,11 +50,6 @@ def test_names_of_gpus_and_models_stay_in_a_reason() -> None:
     assert reason.reason == "only Nx (N-N) on a100-sxm4-80gb, gres/mps:N, resnet50.onnx"
 
 
-def test_the_bands_hold_the_booked_hours_that_were_seen() -> None:
-    report = month_report()
-    assert sum(band.booked_hours for band in report.bands) == pytest.approx(report.hours.used + report.hours.idle)
-
-
 def test_predicted_is_compared_with_what_was_observed_on_the_gpu_that_it_was_predicted_for() -> None:
     unshared = record(1, percent=None)
     here, elsewhere = usage(unshared, gpu_utilization=0.3), usage(unshared, gpu="t4")
@@ -145,13 +140,11 @@ def test_a_site_s_own_limit_of_sampling_holds_for_hours_verdicts_and_advice() ->
     """The run was sampled for half a minute."""
     (decided,) = [record(1)]
     short = usage(decided, sampled_s=30.0, alone_s=30.0, gpu_utilization=0.2)
-    for least_s, verdict, idle in ((20.0, "waits", True), (60.0, "not seen", False)):
+    for least_s, idle in ((20.0, True), (60.0, False)):
         report = report_of(
             [], [Observation(usage=short, decision=decided)], Rates(), PERIOD, ReportRules(least_sampled_s=least_s)
         )
-        assert [each.verdict for each in report.verdicts] == [verdict]
-        assert (report.hours.idle > 0, bool(report.worst), bool(report.bands)) == (idle, idle, idle)
-    assert report.verdicts[0].rule.startswith("sampled for less than 60 s, or")
+        assert (report.hours.idle > 0, [each.verdict for each in report.worst]) == (idle, ["waits"] if idle else [])
 
 
 def test_where_the_site_names_no_price_hours_count_by_the_weights_that_it_bills_by() -> None:
