@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 """A loaded machine needs many seconds for what takes one elsewhere; where all is well, nobody waits for them."""
 _POLL_S = 0.05
 

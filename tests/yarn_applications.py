@@ -9,7 +9,7 @@ import requests
 
 from gpusage_sandboxes.yarn import Sandbox
 
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 """A bound for a machine that does ten other things; where all is well nothing takes a tenth of it."""
 ENDED = ("FINISHED", "FAILED", "KILLED")
 DISTRIBUTED_SHELL = "org.apache.hadoop.yarn.applications.distributedshell.Client"

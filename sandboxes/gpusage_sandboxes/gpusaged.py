@@ -15,7 +15,7 @@ from gpusage_sandboxes.layout import Layout
 from gpusage_sandboxes.sandbox import Sandbox
 
 DAEMON = "gpusaged"
-_START_LIMIT_S = 120.0
+_START_LIMIT_S = 300.0
 """A loaded machine takes many seconds to import what it needs."""
 _POLL_S = 0.05
 

@@ -68,7 +68,7 @@ def enter(command: Sequence[str], environment: Mapping[str, str]) -> None:
         raise click.ClickException(message) from error
 
 
-START_LIMIT_S = 120.0
+START_LIMIT_S = 300.0
 """For what takes seconds on a machine that is not loaded."""
 MOST_CHARACTERS = 500
 """Of a command's complaint, in an error."""

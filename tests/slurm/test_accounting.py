@@ -20,10 +20,10 @@ from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_san
 from gpusage_sandboxes.slurm.accounting import ACCOUNT
 from gpusage_sandboxes.slurm.creation import install_plugin
 from gpusage_slurm.trace import COMMAND
-from slurm_jobs import GENEROUS, gpusaged_status, release, show_job, submit_held, wait_for_state
+from slurm_jobs import GENEROUS, fresh_name, gpusaged_status, release, show_job, submit_held, wait_for_state
 from waiting import wait_until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"--comment=model={MODELS}/dlrm.onnx,batch=8,mode=infer"
@@ -82,21 +82,31 @@ def limit_user(sandbox: Sandbox, limit: str) -> None:
 
 def states(sandbox: Sandbox, limit: str, *jobs: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return state and reason of *jobs* under *limit*, once slurmctld has looked at each."""
-    limit_user(sandbox, limit)
-    sandbox.wait_for_queue()
-    names = [submit(sandbox, *options) for options in jobs]
-    release(sandbox, *names)
+    names: list[str] = []
 
     def looked_at() -> list[tuple[str, str]] | None:
         seen = rows(sandbox, names)
         return seen if all(state == "R" or reason.startswith(("Assoc", "QOS")) for state, reason in seen) else None
 
     try:
+        limit_user(sandbox, limit)
+        sandbox.wait_for_queue()
+        names.extend(submit(sandbox, *options) for options in jobs)
+        release(sandbox, *names)
         return wait_until(looked_at, lambda: rows(sandbox, names))
     finally:
-        sandbox.run("scancel", *names)
+        sandbox.run("scancel", f"--user={user_name()}")
         limit_user(sandbox, NO_LIMIT)
         sandbox.wait_for_queue()
+
+
+@pytest.fixture
+def unlike(sandbox: Sandbox) -> Iterator[str]:
+    """Return the end of names that the books do not have yet; afterwards neither the QOS nor the user has a limit."""
+    end = fresh_name()
+    yield end
+    sandbox.run("sacctmgr", "-i", "modify", "qos", f"quota{end}", "set", "MaxTRESPU=gres/gpu=-1", check=False)
+    limit_user(sandbox, NO_LIMIT)
 
 
 @pytest.fixture
@@ -144,9 +154,9 @@ def requested(sandbox: Sandbox, *options: str) -> tuple[str, str]:
     return job.tres.removeprefix("gres").lstrip(":/"), job.mark
 
 
-def test_a_quota_on_gpus_keeps_shares_away_until_billing_has_it_too(sandbox: Sandbox, conf: Path) -> None:
+def test_a_quota_on_gpus_keeps_shares_away_until_billing_has_it_too(sandbox: Sandbox, conf: Path, unlike: str) -> None:
     """Before, six shares and two GPUs of one user ran at once under MaxTRESPerUser=gres/gpu=2."""
-    quota = f"quota{time.time_ns()}"  # a second run finds no QOS of the first
+    quota = f"quota{unlike}"
     user = f"modify user {user_name()} where account={ACCOUNT} set qos+={quota}"
     manage(sandbox, f"add qos {quota} set MaxTRESPU=gres/gpu=1", user)
     tres, mark = requested(sandbox, f"--qos={quota}")
@@ -173,16 +183,17 @@ def test_a_quota_on_gpus_keeps_shares_away_until_billing_has_it_too(sandbox: San
     assert states(sandbox, NO_LIMIT, whole, share) == [("R", "None"), held]
 
 
-def test_a_spent_budget_of_an_account_or_one_above_it_keeps_shares_away(sandbox: Sandbox) -> None:
+def test_a_spent_budget_of_an_account_or_one_above_it_keeps_shares_away(sandbox: Sandbox, unlike: str) -> None:
+    spent, below = f"spent{unlike}", f"below{unlike}"
     manage(
         sandbox,
-        "add account spent set GrpTRESMins=gres/gpu=0",
-        "add account below parent=spent",
-        f"add user {user_name()} account=below",
+        f"add account {spent} set GrpTRESMins=gres/gpu=0",
+        f"add account {below} parent={spent}",
+        f"add user {user_name()} account={below}",
     )
-    tres, mark = requested(sandbox, "-A", "below")
+    tres, mark = requested(sandbox, "-A", below)
     assert tres == WHOLE
-    assert "account spent has a limit that does not count shares (GrpTRESMins=gres/gpu=0)" in mark
+    assert f"account {spent} has a limit that does not count shares (GrpTRESMins=gres/gpu=0)" in mark
     assert requested(sandbox)[0] == SHARE
 
     own = f"modify user {user_name()} where account={ACCOUNT} set"
@@ -193,22 +204,21 @@ def test_a_spent_budget_of_an_account_or_one_above_it_keeps_shares_away(sandbox:
     assert requested(sandbox)[0] == SHARE
 
 
-def test_jobs_that_others_may_preempt_keep_whole_gpus(sandbox: Sandbox) -> None:
+def test_jobs_that_others_may_preempt_keep_whole_gpus(sandbox: Sandbox, unlike: str) -> None:
     """Before, one job preempted three shares one after another, and waited 24 s for them."""
-    everybody = f"modify user {user_name()} where account={ACCOUNT} set qos+=spare,urgent"
-    manage(sandbox, "add qos spare", "add qos urgent set Preempt=spare Priority=1000", everybody)
-    tres, mark = requested(sandbox, "--qos=spare")
-    assert (tres, "jobs of quality of service urgent preempt those of quality of service spare" in mark) == (
-        WHOLE,
-        True,
-    )
-    assert requested(sandbox, "--qos=urgent")[0] == SHARE
+    low, high = f"spare{unlike}", f"urgent{unlike}"
+    everybody = f"modify user {user_name()} where account={ACCOUNT} set qos+={low},{high}"
+    manage(sandbox, f"add qos {low}", f"add qos {high} set Preempt={low} Priority=1000", everybody)
+    tres, mark = requested(sandbox, f"--qos={low}")
+    assert tres == WHOLE
+    assert f"jobs of quality of service {high} preempt those of quality of service {low}" in mark
+    assert requested(sandbox, f"--qos={high}")[0] == SHARE
 
-    spare = [submit(sandbox, LIGHT, "--qos=spare") for _ in range(2)]
+    spare = [submit(sandbox, LIGHT, f"--qos={low}") for _ in range(2)]
     release(sandbox, *spare)
     for job in spare:
         wait_for_state(sandbox, job, "RUNNING")
-    urgent = submit(sandbox, "--qos=urgent")
+    urgent = submit(sandbox, f"--qos={high}")
     release(sandbox, urgent)
     wait_for_state(sandbox, urgent, "RUNNING")
     assert sorted(int(show_job(sandbox, job)["Restarts"]) for job in spare) == [0, 1]
@@ -291,12 +301,17 @@ def test_a_job_of_slurmrestd_keeps_its_request(sandbox: Sandbox) -> None:
     job = {"name": "rest", "partition": "billed", "account": ACCOUNT, "hold": True, "comment": comment, **request}
     folder = str(sandbox.layout.jobs)
     body = {"script": "#!/bin/sh\ntrue", "job": {"current_working_directory": folder, **job}}
-    with closing(UnixConnection(path)) as connection:
-        connection.request(
-            "POST", f"/slurm/{version}/job/submit", json.dumps(body), {"Content-Type": "application/json"}
-        )
-        answer = json.loads(connection.getresponse().read())
-    name = str(answer["job_id"])
+
+    def marked() -> str | None:
+        with closing(UnixConnection(path)) as connection:
+            connection.request(
+                "POST", f"/slurm/{version}/job/submit", json.dumps(body), {"Content-Type": "application/json"}
+            )
+            answer = json.loads(connection.getresponse().read())
+        # Where gpusaged is late, a job without a card has no mark.
+        return str(answer["job_id"]) if show_job(sandbox, str(answer["job_id"])).get("AdminComment") else None
+
+    name = wait_until(marked)
     assert "no description of the model came with the job" in show_job(sandbox, name)["AdminComment"]
     assert "gpu" in sandbox.run("squeue", "-h", f"--jobs={name}", "-o", "%b").stdout
     sandbox.run("scancel", name)
@@ -319,23 +334,23 @@ def test_the_last_month_is_simulated_as_the_books_have_it(sandbox: Sandbox) -> N
 @pytest.mark.one_release
 def test_what_sacct_prints_shows_the_hours_and_every_row_that_is_no_job(sandbox: Sandbox, tmp_path: Path) -> None:
     """By the command of docs/admin.md: an array, a heterogeneous job, jobs that wait, run, or have no GPU."""
-    ours = ("-A", ACCOUNT, "--job-name=past")
+    name = fresh_name()
+    ours, on_gpu = ("-A", ACCOUNT, f"--job-name={name}"), ("-p", "billed", "--gres=gpu:1")
     plain = sandbox.run("sbatch", "--parsable", *ours, "--wrap=sleep 1").stdout.strip()
-    array = submit(sandbox, "--job-name=past", "--array=1-2", wrap="srun true; sleep 2")
-    release(sandbox, array)
+    command = ("sbatch", "--parsable", *ours, *on_gpu)  # once each: also what was cancelled is in the books
+    array = sandbox.run(*command, "--array=1-2", "--wrap=srun true; sleep 2").stdout.strip()
     for job in (plain, f"{array}_1", f"{array}_2"):
         wait_for_state(sandbox, job, "COMPLETED")
-    running = submit(sandbox, "--job-name=past")
-    release(sandbox, running)
+    running = sandbox.run(*command, "--wrap=sleep 1000").stdout.strip()
     wait_for_state(sandbox, running, "RUNNING")
     # Its parts are on two nodes, so it waits.
-    heterogeneous = (*ours, "--gres=gpu:1", ":", "--job-name=past", "-n1", "--wrap=true")
+    heterogeneous = (*ours, "--gres=gpu:1", ":", f"--job-name={name}", "-n1", "--wrap=true")
     both = sandbox.run("sbatch", "--parsable", *heterogeneous).stdout.strip()
     file = tmp_path / "sacct.txt"
     conf = str(sandbox.layout.slurm_conf)
 
     def report() -> dict[str, Any]:
-        file.write_text(sandbox.run("sh", "-c", f"{COMMAND} --name=past --starttime=now-1hour").stdout)
+        file.write_text(sandbox.run("sh", "-c", f"{COMMAND} --name={name} --starttime=now-1hour").stdout)
         arguments = ("gpusage", "report", "--from", str(file), "--cluster", conf, "--json")
         document: dict[str, Any] = json.loads(sandbox.run(*arguments).stdout)
         return document

@@ -33,7 +33,7 @@ from mps import control_in, driver_in
 from slurm_jobs import GENEROUS, HeldJob, own_output, release, wait_for_state
 from waiting import wait_until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
 
 POOL = GpuPool(
     gpu="v100", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100", exact_feature="v100"

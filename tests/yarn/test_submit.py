@@ -68,6 +68,13 @@ def cluster(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
     folder.rmdir()
 
 
+@pytest.fixture(autouse=True)
+def no_application(cluster: Sandbox) -> Iterator[None]:
+    """Leave no application on the GPUs to the next test, nor to the second try of one that failed."""
+    yield
+    masters.kill_all(cluster)
+
+
 def submit(sandbox: Sandbox, *words: str, **keywords: Any) -> subprocess.CompletedProcess[str]:  # run's
     return sandbox.run(
         sys.executable, "-m", "gpusage.cli", "yarn", "submit", *words, timeout_s=apps.PATIENCE_S, **keywords
@@ -227,7 +234,7 @@ def test_a_command_that_runs_out_of_its_share_s_memory_runs_once_more_with_a_who
     assert re.fullmatch(r"ran with [1-9]\d?\n", out_of_memory_messages)
     assert masters.variable(whole, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "100"
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in whole
-    (miss,) = collect_misses(cluster.get)
+    (miss,) = [each for each in collect_misses(cluster.get) if each.job_id == done.stdout.strip()]
     with closing(open_store(f"sqlite:///{cluster.layout.state}/decisions.db")) as store:
         store.record_usage([miss])
         (observed,) = store.usage(UsageQuery(job_id=done.stdout.strip()))
@@ -275,7 +282,7 @@ def test_a_master_keeps_no_gpu_s_node_busy_and_status_tells_the_largest_free_par
 def test_detached_is_only_submitted_with_what_yarn_knows_of_an_application(cluster: Sandbox, tmp_path: Path) -> None:
     limits = ("--lifetime", "8s", "--priority", "7", "--tag", "Run 7", "--attempts", "1")
     done = submit(cluster, *WHOLE, *limits, "--detach", "--", f"until test -e {tmp_path}/go; do sleep 0.1; done")
-    report = apps.wait_for_state(cluster, done.stdout.strip(), "RUNNING")
+    report = apps.wait_for_state(cluster, done.stdout.strip(), "ACCEPTED", "RUNNING", *apps.ENDED)
     assert (report["name"], report["priority"], "run 7" in report["applicationTags"].split(",")) == ("until", 0, True)
     assert "note: the priority becomes 0, the highest here (yarn.cluster.max-application-priority)" in done.stderr
     (ended,) = masters.wait_for_end(cluster, done.stdout.strip())

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -41,6 +41,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX IF NOT EXISTS usage_ends ON {schema}usage (ended_at_s)",
         "CREATE INDEX IF NOT EXISTS usage_numbers ON {schema}usage (number)",
     ),
+    (
+        # What a report needs of a day, so that one on a month reads no runs; and what it reads of the other days.
+        "CREATE TABLE {schema}days ({id}, day_s DOUBLE PRECISION NOT NULL UNIQUE, report TEXT NOT NULL)",
+        "CREATE INDEX decision_times ON {schema}decisions (decided_at_s)",
+        "CREATE INDEX usage_owners ON {schema}usage (owner, ended_at_s)",
+    ),
 )
 DECISION_COLUMNS = ("decided_at_s", "manager", "mode", "code", "origin", "model", "before", "after", "record", "number")
 USAGE_COLUMNS = ("number", "manager", "job_id", "owner", "started_at_s", "ended_at_s", "outcome", "record")
@@ -66,7 +72,7 @@ _DELETION = (
     "DELETE FROM {schema}{table} WHERE id IN (SELECT id FROM {schema}{table} ORDER BY id LIMIT :most)"
     " AND {clock} < :oldest_s"
 )
-_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s"}
+_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s", "days": "day_s"}
 _NOUNS = {DecisionRecord: "decision", Usage: "usage"}
 _log = logging.getLogger(__name__)
 
@@ -96,6 +102,7 @@ class UsageQuery:
         least_run_s: Those that ran for so long, or failed.
         count_per_user: Of each user at most so many, those that ended last.
         only_decided: Only those whose jobs carry the number of a decision.
+        ids: Of the rows, as the store numbers them.
     """
 
     count: int | None = None
@@ -107,6 +114,7 @@ class UsageQuery:
     least_run_s: float | None = None
     count_per_user: int | None = None
     only_decided: bool = False
+    ids: Sequence[int] | None = None
 
 
 def schema_version() -> int:
@@ -222,6 +230,7 @@ def usage_query(schema: str, question: UsageQuery) -> tuple[str, Values]:
     values: Values = {name: value for name, (_, value) in limits.items() if value is not None}
 
     decided = ["u.number <> ''"] if question.only_decided else []
+    decided += [] if question.ids is None else [among("u.id", question.ids)]
     # TRUE needs no case for a question without limits.
     where = " AND ".join(["TRUE", *decided, *(limits[name][0] for name in values)])
     if question.count_per_user is not None:
@@ -232,6 +241,23 @@ def usage_query(schema: str, question: UsageQuery) -> tuple[str, Values]:
     if question.count is None:
         return statement, values
     return f"{statement} LIMIT :count", values | {"count": question.count}
+
+
+def among(column: str, ids: Sequence[int]) -> str:
+    """Return the condition that *column* holds one of *ids*."""
+    return f"{column} IN ({', '.join(map(str, ids)) or 'NULL'})"
+
+
+def day_statements(schema: str, day_s: float, report: str) -> tuple[tuple[str, Values], ...]:
+    """Return the statements that keep the *report* of the day that begins at *day_s*, in place of an older one."""
+    insertion = f"INSERT INTO {schema}days (day_s, report) VALUES (:day_s, :report)"  # noqa: S608 - our names
+    return (*forget_days(schema, [day_s]), (insertion, {"day_s": day_s, "report": report}))
+
+
+def forget_days(schema: str, ends_s: Iterable[float]) -> tuple[tuple[str, Values], ...]:
+    """Return the statements that delete the reports of the days in which runs ended: they lack a run."""
+    days_s = sorted({ended_at_s // DAY_S * DAY_S for ended_at_s in ends_s})
+    return tuple((f"DELETE FROM {schema}days WHERE day_s = :day_s", {"day_s": day_s}) for day_s in days_s)  # noqa: S608
 
 
 def deletion(schema: str, table: str, *, keep_days: float, new_count: int) -> tuple[str, Values]:

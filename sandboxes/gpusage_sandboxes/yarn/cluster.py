@@ -20,6 +20,7 @@ from gpusage.boundary.operating_system import user_name
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.layout import read_record
+from gpusage_sandboxes.sandbox import START_LIMIT_S
 from gpusage_sandboxes.sandbox import Sandbox as AnySandbox
 from gpusage_sandboxes.yarn.hadoop import Hadoop
 from gpusage_sandboxes.yarn.layout import CLIENT, RESOURCE_MANAGER, STANDBY, Layout, Record
@@ -129,7 +130,7 @@ class Sandbox(AnySandbox):
         return environment_of(self.layout, self.hadoop, CLIENT)
 
     def java_client(
-        self, main_class: str, *arguments: str, check: bool = True, timeout_s: float = 120.0
+        self, main_class: str, *arguments: str, check: bool = True, timeout_s: float = START_LIMIT_S
     ) -> subprocess.CompletedProcess[str]:
         """Run a Java program with the clients' configuration, the sandbox's lib folder and Hadoop's jars."""
         return self.run("yarn", main_class, *arguments, check=check, timeout_s=timeout_s)
