@@ -61,7 +61,7 @@ class Section:
 def title(report: Report) -> str:
     """Return the title of *report*, with its user and its period."""
     whose = f"jobs of {report.user}" if report.user else "all jobs"
-    return f"GPU usage of {whose}, {day(report.since_s)} to {day(report.until_s)}"
+    return f"GPU usage of {whose}" + (f", {day(report.since_s)} to {day(report.until_s)}" if report.until_s else "")
 
 
 def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
