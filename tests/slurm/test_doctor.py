@@ -130,13 +130,24 @@ def test_before_23_11_5_gpus_stay_whole_until_the_site_accepts_that_slurm_books_
 def test_a_node_of_a_type_without_mps_is_told(sandbox: Sandbox) -> None:
     assert doctor(sandbox, "gres/mps")[0] == "pass"
     conf, gres = sandbox.layout.slurm_conf, sandbox.layout.etc / "gres.conf"
-    lines = conf.read_text().splitlines(keepends=True)
-    node = next(line for line in lines if line.startswith("NodeName=v100-2 "))
-    conf.write_text(conf.read_text().replace(node, node.replace(",mps:200", "")))
-    rest = [line for line in gres.read_text().splitlines(keepends=True) if not ("v100-2" in line and "mps" in line)]
+    before = {file: file.read_text() for file in (conf, gres)}
+    node = next(line for line in before[conf].splitlines(keepends=True) if line.startswith("NodeName=v100-2 "))
+    conf.write_text(before[conf].replace(node, node.replace(",mps:200", "")))
+    rest = [line for line in before[gres].splitlines(keepends=True) if not ("v100-2" in line and "mps" in line)]
     gres.write_text("".join(rest))
-    processes.end([pid for pid in [sandbox.pid("v100-2")] if pid], grace_s=10)
+    try:
+        restart(sandbox, "v100-2")
+        finding = doctor(sandbox, "gres/mps")
+    finally:
+        for file, text in before.items():
+            file.write_text(text)
+        restart(sandbox, "v100-2")
+    assert finding == ("warn", "some nodes with v100 have no mps: no share ever starts there")
+
+
+def restart(sandbox: Sandbox, node: str) -> None:
+    """Restart slurmctld and the slurmd of *node*, so that both read what the node has."""
+    processes.end([pid for pid in [sandbox.pid(node)] if pid], grace_s=10)
     sandbox.restart_controller()
-    sandbox.start_node("v100-2")
+    sandbox.start_node(node)
     sandbox.wait_for_nodes()
-    assert doctor(sandbox, "gres/mps") == ("warn", "some nodes with v100 have no mps: no share ever starts there")

@@ -107,10 +107,12 @@ def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     with stopped_gpusaged(sandbox):
         release(sandbox, job, array)
         job_then = wait_for_state(sandbox, job, "COMPLETED", restarts=1)
-        wait_for_state(sandbox, f"{array}_2", "COMPLETED", restarts=1)
+        task_then = wait_for_state(sandbox, f"{array}_2", "COMPLETED", restarts=1)
         wait_for_state(sandbox, f"{array}_1", "COMPLETED", restarts=0)
-        for dependant in (after["afterok"], after["afterany"], single.stdout.strip(), *after_array.values()):
+        for dependant in (after["afterok"], after["afterany"], single.stdout.strip()):
             assert wait_for_state(sandbox, dependant, "COMPLETED")["StartTime"] >= job_then["EndTime"]
+        for dependant in after_array.values():
+            assert wait_for_state(sandbox, dependant, "COMPLETED")["StartTime"] >= task_then["EndTime"]
         wait_until(lambda: show_job(sandbox, after["afternotok"])["Reason"] == "DependencyNeverSatisfied")
     text = output(sandbox, job)
     first, second = text.split("start ")[1:]

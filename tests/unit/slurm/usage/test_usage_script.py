@@ -39,8 +39,8 @@ def test_the_end_leaves_the_file_of_a_sampler_that_still_saves(tmp_path: Path) -
     environment = {"PATH": os.environ["PATH"], "GPUSAGE_USAGE_FOLDER": str(tmp_path / "usage"), **job}
     pid_file = tmp_path / "usage" / ".n1.7.pid"
     pid_file.parent.mkdir(mode=0o700)
-    told = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True)); "
-    saving = f"{told}print('up', flush=True); sys.stdin.read()"
+    handler = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True)); "
+    saving = f"{handler}print('up', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", saving, "gpusage_slurm.usage.node"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sampler:
         assert sampler.stdin is not None
