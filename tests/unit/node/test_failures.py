@@ -56,7 +56,7 @@ class Job:
         program.wait(LIMIT_S)
         return program.pid
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let the programs that wait by `UNTIL_GO` go on."""
         (self.folder / "go").touch()
 
@@ -108,7 +108,7 @@ def test_who_outlives_a_failure_is_known(job: Job) -> None:
     longer = job.start(ON_GPU + UNTIL_GO)
     wait_until(lambda: f"gpu {longer.pid}" in job.lines())
     pid = job.run(ON_GPU + "sys.exit(1)")
-    job.let_go()
+    job.release()
     longer.wait(LIMIT_S)
     lines = [f"gpu {longer.pid}", f"gpu {pid}", f"failed {pid} 256", f"well {longer.pid}"]
     assert [line for line in job.lines() if not line.startswith("output")] == lines
@@ -117,7 +117,7 @@ def test_who_outlives_a_failure_is_known(job: Job) -> None:
 def test_a_process_that_only_the_counters_show_counts(job: Job) -> None:
     program = job.start(UNTIL_GO + "raise SystemExit(1)")
     job.recorder.note_memory({program.pid: 5}, CAP)
-    job.let_go()
+    job.release()
     program.wait(LIMIT_S)
     assert job.lines() == [f"gpu {program.pid}", f"failed {program.pid} 256"]
 
@@ -153,7 +153,7 @@ def test_a_file_to_which_another_process_appends_is_not_named(job: Job) -> None:
 def test_use_near_the_limit_is_noted(job: Job, granted: Allocation, use: tuple[int, int], expected: bool) -> None:
     program, other = job.start(ON_GPU + UNTIL_GO + "sys.exit(1)"), job.start(ON_GPU + UNTIL_GO)
     job.recorder.note_memory({program.pid: use[0], other.pid: use[1]}, granted)
-    job.let_go()
+    job.release()
     program.wait(LIMIT_S)
     other.wait(LIMIT_S)
     assert (f"full {program.pid}" in job.lines()) is expected
@@ -163,7 +163,7 @@ def test_a_program_near_its_limit_that_wrote_why_it_ended_is_judged_by_that(job:
     with (job.folder / "log").open("wb") as log:
         program = job.start(ON_GPU + UNTIL_GO + "sys.exit('cannot open input.dat')", log.fileno())
         job.recorder.note_memory({program.pid: 960}, CAP)
-        job.let_go()
+        job.release()
         program.wait(LIMIT_S)
     assert f"near {program.pid}" in job.lines()
     assert f"full {program.pid}" not in job.lines()

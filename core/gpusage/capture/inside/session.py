@@ -201,7 +201,7 @@ class Session:
             backward(*args, **kwargs)
 
         optimizer_class.__init__ = begin_observed
-        optimizer_class.profile_hook_step = staticmethod(lambda _: _hooked(step))
+        optimizer_class.profile_hook_step = staticmethod(lambda _: step)
         # Hollow gradients are zeros: a scaler has nothing to scale or to check.
         scaler.step = lambda _, optimizer, *args, **kwargs: optimizer.step(*args, **kwargs)
         scaler.unscale_ = scaler.update = lambda *_, **__: None
@@ -242,14 +242,6 @@ class Session:
         counts = self._hollow.backward_counts - self._before
         passes = [each for each in self._backward_counts if each]  # a second optimizer may step after the same pass
         return min([*passes, *counts.values()], default=1)
-
-
-def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(self, *args, **kwargs)
-
-    vars(step)["hooked"] = True  # PyTorch's mark of a step that needs no second hook
-    return step
 
 
 def _as_any(value: Any) -> Any:

@@ -61,6 +61,8 @@ def test_a_pool_is_limited_by_the_weakest_of_its_nodes(comments: tuple[str, str]
         ("gpu:6g.30gb:1", ("a100",), None),
         ("gpu:mig:7", ("a100",), None),  # of which profile, nobody says
         ("gpu:a100_mig:7", (), None),
+        ("gpu:a100mig:7", ("a100",), None),
+        ("gpu:a100_1g5gb:7", ("a100",), None),
         ("gpu:3g:1", ("a100",), None),
         ("gpu:7", ("a100", "mig"), None),
         ("gpu:7", ("a100", "migration"), "a100-sxm4-40gb"),
@@ -71,6 +73,18 @@ def test_a_slice_is_a_type_of_its_own_by_nvidia_s_and_by_the_site_s_names(
 ) -> None:
     pool, *_ = pools_of([node("n1", gres, features=features)], advisor().catalogue)
     assert pool.gpu == expected
+
+
+@pytest.mark.parametrize("slices", ["", ",gpu:1g.10gb:7"])
+def test_units_without_a_type_are_of_all_whole_gpus_of_a_node(slices: str) -> None:
+    """A share of 75 % in the units of half of them would be more than a GPU has, and wait for good."""
+    pools = pools_of([node("n1", f"gpu:v100:2,gpu:h100:2{slices},mps:400")], advisor().catalogue)
+    assert [pool.mps_per_gpu for pool in pools[:2]] == [100, 100]
+
+
+def test_gpus_that_a_node_line_has_none_of_are_not_to_be_shared() -> None:
+    nodes = [node("n1", "gpu:v100:0")]
+    assert naming_notes(nodes, pools_of(nodes, advisor().catalogue), advisor().catalogue) == ()
 
 
 @pytest.mark.parametrize(
@@ -399,7 +413,7 @@ def test_a_site_is_told_where_no_feature_leads_shares_to_a_type() -> None:
 
 def notes_of(nodes: list[NodeState]) -> tuple[str, ...]:
     catalogue = advisor().catalogue
-    return naming_notes(nodes, pools_of(nodes, catalogue), catalogue)
+    return naming_notes(pools_of(nodes, catalogue), catalogue)
 
 
 def test_no_line_is_named_by_which_gpus_of_amd_could_be_shared() -> None:
