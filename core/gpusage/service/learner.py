@@ -17,6 +17,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gpusage.experience.history import History, read_history
@@ -47,6 +48,10 @@ LEAST_DECISIONS = 20
 RELEARN_S = 3600.0
 """A run that came late, after others that ended later, is learned from within this period."""
 
+_ALIKE = ("manager", "user", "user_id", "gpu", "granted", "outcome", "sampled_on")
+_UNTAUGHT: Mapping[str, Any] = MappingProxyType(
+    {**dict.fromkeys(("account", "partition", "job_name"), ""), **dict.fromkeys(("energy_j", "cpu_s", "read_bytes"))}
+)
 _NOTHING = RenderedDecision(before="", after="", fields={})
 _log = logging.getLogger(__name__)
 
@@ -107,14 +112,20 @@ def learnable(observations: Iterable[Observation]) -> Iterator[Observation]:
     """
     parts: dict[Any, Any] = {}
     for each in observations:
-        record = each.decision
+        alike = {name: parts.setdefault(getattr(each.usage, name), getattr(each.usage, name)) for name in _ALIKE}
+        usage, record = replace(each.usage, **alike, **_UNTAUGHT), each.decision
         if record is not None:
             decision, workload, identity = record.decision, record.workload, record.identity
             request = parts.setdefault(decision.request, decision.request)
             need, workload, identity = (parts.setdefault(part, part) for part in (decision.need, workload, identity))
             decision = replace(decision, request=request, need=need, reasons=(), step_times_s={}, if_shared=())
-            record = replace(record, decision=decision, workload=workload, identity=identity, rendered=_NOTHING)
-        yield Observation(usage=each.usage, decision=record)
+            texts = {
+                name: parts.setdefault(getattr(record, name), getattr(record, name)) for name in ("origin", "model")
+            }
+            record = replace(
+                record, decision=decision, workload=workload, identity=identity, rendered=_NOTHING, **texts
+            )
+        yield Observation(usage=usage, decision=record)
 
 
 def first_runs_in_store(
