@@ -183,13 +183,13 @@ def outcome_of(site: Site, options: Mapping[str, str]) -> Outcome:
     return ADVISOR.advise(job, cluster, lambda _job, request: graph_of(request.model))
 
 
-def has(features: Sequence[str], expression: str) -> bool:
+def meets(features: Sequence[str], expression: str) -> bool:
     """Return whether a node with *features* meets *expression*: names, &, | and brackets."""
     if not expression:
         return True
     words = {feature.casefold() for feature in features}
-    said = re.sub(r"[^&|()]+", lambda word: str(word[0].casefold() in words), expression)
-    return bool(eval(said.replace("&", " and ").replace("|", " or ")))  # noqa: S307 - of True, False and operators
+    logic = re.sub(r"[^&|()]+", lambda word: str(word[0].casefold() in words), expression)
+    return bool(eval(logic.replace("&", " and ").replace("|", " or ")))  # noqa: S307 - of True, False and operators
 
 
 def places(site: Site, fields: Mapping[str, str], tres: str, prefer: str = "") -> Iterator[tuple[Nodes, Gpus]]:
@@ -199,16 +199,16 @@ def places(site: Site, fields: Mapping[str, str], tres: str, prefer: str = "") -
     kind, count = (rest[0] if len(rest) > 1 else "", int(rest[-1]))
     excluded = expand_hostlist(fields.get("exc_nodes", ""))
     for each in site.nodes:
-        is_open = {*each.partitions} & {*partitions} and has(each.features, fields.get("features", ""))
+        is_open = {*each.partitions} & {*partitions} and meets(each.features, fields.get("features", ""))
         is_open = is_open and f"{each.name}1" not in excluded
-        if not is_open or each.cpu_count < int(fields.get("cpus_per_task") or 1) or not has(each.features, prefer):
+        if not is_open or each.cpu_count < int(fields.get("cpus_per_task") or 1) or not meets(each.features, prefer):
             continue
         for gpus in each.gpus:
             if each.units >= count if name == "mps" else kind in ("", gpus.gres):
                 yield each, gpus
 
 
-def check(site: Site, options: Mapping[str, str]) -> None:
+def check_outcome(site: Site, options: Mapping[str, str]) -> None:
     """Check the outcome of the job with *options* on *site*."""
     outcome = outcome_of(site, options)
     job, decision, rendered = outcome.job, outcome.decision, outcome.rendered
@@ -252,4 +252,4 @@ def check(site: Site, options: Mapping[str, str]) -> None:
 @given(st.data())
 def test_a_rewritten_job_starts_where_it_could_and_where_it_fits(data: st.DataObject) -> None:
     site = data.draw(sites())
-    check(site, data.draw(submissions(site)))
+    check_outcome(site, data.draw(submissions(site)))

@@ -114,7 +114,8 @@ def naming_notes(pools: Sequence[GpuPool], catalogue: GpuCatalogue) -> tuple[str
     # Without a feature a share lands on any type that has some, so only one that holds on all of them is given.
     unled = [pool.site_type for pool in pools if pool.mps_per_gpu and pool.holding_feature is None]
     if unled and sum(pool.may_hold_shares for pool in pools) > 1:
-        notes.append(f"no feature leads shares to {', '.join(unled)} alone: write Features=a100, say, on their nodes")
+        name = unled[0] or "a100"
+        notes.append(f"no feature leads shares to {', '.join(unled)} alone: write Features={name}, say, on their nodes")
     return (*notes, *filter(None, (how_to_share(pools, catalogue),)))
 
 

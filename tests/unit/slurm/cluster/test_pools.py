@@ -12,7 +12,7 @@ from gpusage_hooks.units import GIB
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster import nodes, pools
 from gpusage_slurm.cluster.nodes import NodeState, free_share_percent, free_whole_gpus, parse_node
-from gpusage_slurm.cluster.pools import naming_notes, pools_of, read_cluster
+from gpusage_slurm.cluster.pools import how_to_share, naming_notes, pools_of, read_cluster
 from gpusage_slurm.submission.request import read_request
 
 
@@ -83,8 +83,7 @@ def test_units_without_a_type_are_of_all_whole_gpus_of_a_node(slices: str) -> No
 
 
 def test_gpus_that_a_node_line_has_none_of_are_not_to_be_shared() -> None:
-    nodes = [node("n1", "gpu:v100:0")]
-    assert naming_notes(nodes, pools_of(nodes, advisor().catalogue), advisor().catalogue) == ()
+    assert not how_to_share(pools_of([node("n1", "gpu:v100:0")], advisor().catalogue), advisor().catalogue)
 
 
 @pytest.mark.parametrize(
@@ -405,9 +404,9 @@ def test_a_site_is_told_which_line_makes_its_gpus_understood(gres: str, words: s
 
 
 def test_a_site_is_told_where_no_feature_leads_shares_to_a_type() -> None:
-    nodes = [node("n1", "gpu:a100:2,mps:200"), node("n2", "gpu:t4:2,mps:200", features=("t4",))]
+    nodes = [node("n1", "gpu:h100:2,mps:200"), node("n2", "gpu:t4:2,mps:200", features=("t4",))]
     (note,) = notes_of(nodes)
-    assert note == "no feature leads shares to a100 alone: write Features=a100, say, on their nodes"
+    assert note == "no feature leads shares to h100 alone: write Features=h100, say, on their nodes"
     assert notes_of(nodes[:1]) == ()
 
 
