@@ -8,6 +8,7 @@ that takes many seconds.
 
 from __future__ import annotations
 
+import ast
 import atexit
 import json
 import os
@@ -50,8 +51,10 @@ def train(model, count=40, optimizer=None, forward=None):
 EPILOGUE = r"""
 import os
 def tell():
-    import hashlib, os, pathlib, random, re, resource, sys, threading
-    torch = sys.modules.get("torch")
+    import hashlib, os, pathlib, random, re, resource, sys, threading, time
+    torch, begun_s = sys.modules.get("torch"), time.monotonic()
+    children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children")
+    while (threading.active_count() > 1 or children.read_text()) and time.monotonic() < begun_s + 3: time.sleep(0.05)
     digest = hashlib.sha256(repr(random.getstate()).encode() if torch else b"")
     for value in list(globals().values()):
         if torch and isinstance(value, torch.nn.Module):
@@ -68,7 +71,7 @@ def tell():
         "path": sys.path,
         "variables": sorted(name for name in os.environ if name != "TOLD"),
         "threads": threading.active_count(),
-        "children": len(pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
+        "children": len(children.read_text().split()),
         "files": sorted(
             re.sub(r"\d+|pym-\S+", "", os.readlink(each))
             for each in pathlib.Path("/proc/self/fd").iterdir() if os.path.lexists(each)
@@ -195,8 +198,11 @@ def serve() -> None:
     import torch._dynamo
 
     path = str(ON_START / "observer.py")
-    # On a busy host its own budget would end it now and then, and no record would tell whether it looks rightly.
-    own = compile(Path(path).read_text().replace("BUDGET_S = 0.05", "BUDGET_S = 60.0"), path, "exec")
+    own = compile(Path(path).read_text(), path, "exec")
+    site = str(ON_START / "sitecustomize.py")
+    start: dict[str, Any] = {"__name__": "gpusage start", "__file__": site}
+    with suppress(KeyError):  # it is no module here
+        exec(compile(Path(site).read_text(), site, "exec"), start)  # noqa: S102 - our own
     for line in sys.stdin:
         child = os.fork()
         if not child:
@@ -209,7 +215,7 @@ def serve() -> None:
             os.environ.clear()
             os.environ.update(question["variables"])
             other = question["observer"]
-            in_fork(torch, compile(other, path, "exec") if other else own)
+            in_fork(torch, start, compile(other, path, "exec") if other else own)
         deadline_s = time.monotonic() + LIMIT_S
         while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
             if time.monotonic() > deadline_s:
@@ -218,7 +224,7 @@ def serve() -> None:
         print(os.waitstatus_to_exitcode(done[1]), flush=True)
 
 
-def in_fork(torch: ModuleType, observer: CodeType) -> NoReturn:
+def in_fork(torch: ModuleType, start: dict[str, Any], observer: CodeType) -> NoReturn:
     """Run the program of this folder as Python's main program, and end."""
     main = ModuleType("__main__")
     main.__file__ = str(Path("main.py").resolve())
@@ -230,7 +236,7 @@ def in_fork(torch: ModuleType, observer: CodeType) -> NoReturn:
         names: dict[str, Any] = {"__name__": "gpusage observer"}
         with suppress(BaseException):
             exec(observer, names)  # noqa: S102 - our own
-            names["observe"](os.environ["GPUSAGE_LEARN"], str(ON_START))(torch)
+            names["observe"](os.environ["GPUSAGE_LEARN"], str(ON_START), start["_is_of_signal"])(torch)
         del names
     code = compile(Path("main.py").read_text(), main.__file__, "exec")
     status = 0
@@ -248,6 +254,25 @@ def in_fork(torch: ModuleType, observer: CodeType) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def broken(text: str, how: str, *, spared: Sequence[str]) -> list[str]:
+    """Return the Python *text* with one of its statements broken, for each of a function that is not *spared*."""
+    functions = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef)]
+    inside = {each for function in functions if function.name in spared for each in ast.walk(function)}
+    lines, texts = text.splitlines(), []
+    for function in functions:
+        for each in ast.walk(function):
+            is_statement = isinstance(each, ast.stmt) and not isinstance(each, ast.FunctionDef)
+            if not is_statement or each in inside or each in function.body[:1]:
+                continue
+            inside.add(each)
+            indent = " " * each.col_offset
+            changed = [*lines[: each.lineno - 1], *(f"{indent}{line}" for line in how.split("\n"))]
+            with suppress(SyntaxError):  # of an "elif", or a class
+                compile(one := "\n".join([*changed, *lines[each.lineno - 1 :]]), "", "exec")
+                texts.append(one)
+    return texts
 
 
 def anonymous(text: str) -> str:
@@ -488,6 +513,87 @@ torch.set_grad_enabled(True)
 train(model)
 """,
         shows=None,
+    ),
+    "an alarm of an object": Program(
+        source="""
+import functools, signal, tempfile
+class Alarm:
+    def __init__(self): self.count = 0
+    def __call__(self, number, frame):
+        signal.signal(number, signal.SIG_IGN)
+        raise TimeoutError
+def partly(word, *given): raise TimeoutError(word)
+caught, model = 0, Network()
+for turn in range(100):
+    try:
+        signal.signal(signal.SIGALRM, Alarm() if turn % 2 else functools.partial(partly, "late"))
+        signal.setitimer(signal.ITIMER_REAL, 0.0002 + turn * 5e-5)
+        while True:
+            with torch.no_grad(): model(torch.ones(1, 8))
+    except TimeoutError: caught += 1
+print(caught)
+torch.set_grad_enabled(True)
+train(model)
+""",
+        shows=None,
+    ),
+    "an exception from another thread": Program(
+        source="""
+import ctypes, threading, time
+class Late(Exception): pass
+main, model, is_over = threading.get_ident(), Network(), False
+raising = ctypes.pythonapi.PyThreadState_SetAsyncExc
+def watch():
+    while not is_over:
+        time.sleep(0.0003)
+        if is_looping: raising(ctypes.c_ulong(main), ctypes.py_object(Late))
+caught, is_looping = 0, False
+thread = threading.Thread(target=watch); thread.start()
+for _ in range(100):
+    try:
+        is_looping = True
+        try:
+            while True:
+                with torch.no_grad(): model(torch.ones(1, 8))
+        finally: is_looping = False
+    except Late: caught += 1
+    try: time.sleep(0.001)
+    except Late: pass
+is_over = True
+while thread.is_alive():
+    try: thread.join()
+    except Late: pass
+print(caught)
+torch.set_grad_enabled(True)
+train(model)
+""",
+        shows=None,
+    ),
+    "an audit hook that forbids": Program(
+        source="""
+model, is_on = Network(), False
+train(model, 2)
+def forbid(event, arguments):
+    if is_on and event.split(".")[0] in ("os", "sys", "open", "object"): raise PermissionError(event)
+sys.addaudithook(forbid)
+is_on = True
+train(model)
+is_on = False
+""",
+        shows=False,
+        waits=True,
+    ),
+    "a limit of file sizes": Program(
+        source="""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+model = Network()
+train(model)
+resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+""",
+        shows=False,
     ),
     "an interrupt from the keyboard": Program(
         source="""

@@ -28,7 +28,7 @@ def write_run(folder: Path, job: str, program: Path, **seen: object) -> Path:
     document = {"schema": SCHEMA, "job": job, "program": str(program.absolute()), "share": "100", "folder": "/"}
     document = {**document, **of_program, **of_run}
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{job}.{program.stem}.json"
+    path = folder / f"{job}.{program.stem}{'' if document['share'] == '100' else '.share'}.json"
     path.write_text(names["json_text"](document))
     assert json.loads(path.read_text()) == document
     return path

@@ -9,6 +9,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from gpusage.plugins.loading import make_hooks
+from gpusage.policies.candidates import admits
 from gpusage.policies.latency import latency_s
 from gpusage.policies.share_price import limits, partners_of
 from gpusage.predictors.intervals import product
@@ -213,7 +214,7 @@ def landing(policy_input: PolicyInput, decision: Decision) -> Sequence[Candidate
     return [
         candidate
         for candidate in policy_input.candidates
-        if candidate.pool.mps_per_gpu and candidate.pool.gpu_count and named in (None, candidate.name)
+        if candidate.pool.mps_per_gpu and admits(candidate.pool, replace(policy_input.request, gpu_type=named))
         if not required or candidate.name in required
     ]
 

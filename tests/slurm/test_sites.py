@@ -12,13 +12,13 @@ from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, start_sandbox
 from gpusage_sandboxes.slurm.creation import install_plugin
 from gpusage_slurm.cluster.hostlist import expand_hostlist
 from gpusage_slurm.cluster.nodes import counts
-from slurm_jobs import GENEROUS, own_output, release, submit_until, wait_for_state
+from slurm_jobs import GENEROUS, configure, own_output, release, show_job, submit_until, wait_for_state
 
 pytestmark = pytest.mark.slurm
 
 ROOT = Path(__file__).parents[2]
 SITES = ROOT / "tests" / "golden" / "sites"
-SHARES_FROM = (23, 11)
+SHARES_FROM = CHANGES_TYPES_FROM = (23, 11)
 LARGE_RUNS_ON = {
     "fir": "gpu:h100:1",
     "mila": "gpu:h100:1",
@@ -82,3 +82,35 @@ def started(sandbox: Sandbox, job: str, request: str, folder: Path) -> str:
     release(sandbox, held.job_id)
     wait_for_state(sandbox, held.job_id, "COMPLETED")
     return own_output(sandbox.layout.jobs / f"slurm-{held.job_id}.out").split()[0]
+
+
+def test_a_job_that_fits_on_two_types_waits_for_neither_while_the_other_has_room(
+    slurm_release: str | None, tmp_path: Path
+) -> None:
+    """Both types stand beside slices, so one is named until the other is free; of nodes with `x` one has small GPUs."""
+    nodes = (
+        SandboxNode(name="a1", gpu_type="h100", gpu_count=1, other_gpus=(("h100_1g.10gb", 2),), features=()),
+        SandboxNode(name="b1", gpu_type="a100", gpu_count=1, other_gpus=(("a100_1g.5gb", 2),), features=()),
+        SandboxNode(name="c1", gpu_type="h100", gpu_count=1, features=("x",)),
+        SandboxNode(name="d1", gpu_type="a100", gpu_count=1, features=("x",)),
+        SandboxNode(name="e1", gpu_type="t4", gpu_count=1, features=("x",)),
+    )
+    with start_sandbox(ClusterPlan(nodes=nodes, mps_per_gpu=0), release=slurm_release) as sandbox:
+        install_plugin(sandbox, "enforce", GENEROUS)
+        text = sandbox.layout.gpusage_toml.read_text()
+        configure(sandbox, text.replace("refresh_s = 1\n", "refresh_s = 1\nstuck_after_s = 1\n"))
+        script = script_of("large", tmp_path)
+        named = submit_until(sandbox, lambda job: " gres/gpu:h100:1, or a100 |" in job.mark, wrap=script).job_id
+        spread = submit_until(sandbox, lambda job: ", exclude e1 |" in job.mark, "--constraint=x", wrap=script).job_id
+
+        # Someone takes all of the type that is named; then the other is free for both.
+        command = ("sbatch", "--parsable", "--gres=gpu:h100:1", "--wrap=sleep 1000", "--comment=gpusage=off")
+        for other in [sandbox.run(*command).stdout.strip() for _ in range(2)]:
+            wait_for_state(sandbox, other, "RUNNING")
+        release(sandbox, spread)
+        wait_for_state(sandbox, spread, "COMPLETED")
+        assert show_job(sandbox, spread)["NodeList"] == "d1"
+        if sandbox.installation.major_minor >= CHANGES_TYPES_FROM:
+            release(sandbox, named)
+            wait_for_state(sandbox, named, "COMPLETED")
+            assert " gres/gpu:a100:1, or h100 |" in show_job(sandbox, named)["AdminComment"]

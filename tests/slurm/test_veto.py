@@ -71,7 +71,7 @@ def test_training_is_kept_off_a_promise_while_another_node_has_room_and_waits_fo
     assert show_job(sandbox, moved)["ExcNodeList"] == "v100-[1,3]"
     (decision,) = json.loads(sandbox.run("gpusage", "decisions", "--json", moved).stdout)["decisions"]
     assert re.fullmatch(r"gres/mps:\d+, avoid v100-1", decision["after"])
-    assert "kept off v100-1, where a promised latency might not hold" in decision["reasons"]
+    assert "avoids v100-1, where a promised latency might not hold" in decision["reasons"]
 
     sandbox.run("scancel", moved)
     full = sandbox.run("sbatch", "--parsable", "--gres=gpu:1", "--nodelist=v100-2", "--wrap=sleep 1000").stdout.strip()

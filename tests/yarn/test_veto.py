@@ -77,7 +77,7 @@ def test_training_is_kept_off_a_promise_while_another_node_has_room_and_waits_fo
         near, _ = serving.result()
     assert near == promised  # one of two nodes with room
     assert apart != promised
-    assert f"kept off {identity}, where a promised latency might not hold" in printed
+    assert f"avoids {identity}, where a promised latency might not hold" in printed
 
     rest = str(100 - masters.used_share(cluster, apart))
     filling = masters.plan(share=rest, labels="v100", avoid=identity)
@@ -88,6 +88,6 @@ def test_training_is_kept_off_a_promise_while_another_node_has_room_and_waits_fo
         late, printed = submitted(cluster, TRAINING, hold)
         assert executor.result() == promised  # no other node has room
     assert late == promised
-    assert not re.search("kept off", printed)
+    assert not re.search("avoids", printed)
     (tmp_path / "go").touch()
     apps.wait_until(cluster, lambda: all(app["state"] in apps.ENDED for app in apps.applications(cluster)), "all ended")

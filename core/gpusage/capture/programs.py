@@ -125,7 +125,11 @@ def programs_in_script(text: str, arguments: Sequence[str] = ()) -> list[Program
                 raise RequestError(message)
             programs.append(program_of(words, folder, variables))
     if not programs:
-        raise no_job_script()
+        message = (
+            "Job script must have a line that runs a Python program, as 'python train.py'; got a script with none. "
+            "For a program, write 'gpusage capture -- python train.py'."
+        )
+        raise RequestError(message)
 
     return programs
 
@@ -166,16 +170,6 @@ def _python_of_file(word: str, folder: str, variables: Mapping[str, str]) -> lis
         words = [each for each in words[1:] if each != "-S"]
     is_python = bool(words) and _PYTHON.fullmatch(Path(words[0]).name) is not None
     return [*words, str(path)] if is_python else []
-
-
-def no_job_script(program: str = "") -> RequestError:
-    """Return the error for a script without a Python program, or for *program* in the place of a job script."""
-    observed, name = (f"the Python program {program!r}", program) if program else ("a script with none", "train.py")
-    message = (
-        f"Job script must have a line that runs a Python program, as 'python {name}'; got {observed}. "
-        f"For a program, write 'gpusage capture -- python {name}'."
-    )
-    return RequestError(message)
 
 
 def _words(line: str) -> list[str]:

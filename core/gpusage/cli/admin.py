@@ -15,6 +15,7 @@ from typing import Any, Literal
 import click
 
 from gpusage.boundary.edits import Edit, make_edits
+from gpusage.devices.catalogue import Catalogue
 from gpusage.node.dividing.programs import Offers, host_offers
 from gpusage.plugins.loading import load_hooks
 from gpusage.service.client import in_force, read_status
@@ -92,6 +93,7 @@ class OwnEvidence:
         socket: Where gpusaged answers, or should.
         killed: Whether the kill switch is on.
         plugin_troubles: What is wrong with plugins as this process finds them, by name.
+        alias_trouble: What is wrong with the site's names of GPUs; empty where nothing is.
         offers: In which ways this host divides a GPU.
     """
 
@@ -102,6 +104,7 @@ class OwnEvidence:
     socket: str = DaemonSettings().socket
     killed: bool = False
     plugin_troubles: Mapping[str, str] = field(default_factory=dict)
+    alias_trouble: str = ""
     offers: Offers = field(default_factory=Offers)
 
 
@@ -118,6 +121,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
     # A broken file: the daemon goes on with the last good one, and says which settings it has.
     if trouble and status:
         configuration = in_force(status)
+    hooks = load_hooks()
     return OwnEvidence(
         configuration=configuration,
         configuration_trouble=trouble,
@@ -125,7 +129,8 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         status_trouble=status_trouble,
         socket=socket,
         killed=Path(configuration.kill_switch).exists(),
-        plugin_troubles=load_hooks().troubles(),
+        plugin_troubles=hooks.troubles(),
+        alias_trouble=Catalogue(hooks.describe_gpus()).alias_trouble(configuration.gpus.aliases),
         offers=host_offers(),
     )
 
@@ -135,6 +140,8 @@ def settings_file(own: OwnEvidence) -> Finding:
     name = "gpusage.toml"
     if own.configuration_trouble:
         return failed(name, own.configuration_trouble, "fix the file; the last good one stays in force")
+    if own.alias_trouble:
+        return warned(name, own.alias_trouble, "mend gpusage.toml; the alias has no effect")
     # enforce_in has no meaning in the other modes.
     only = own.configuration.enforce_in if own.configuration.mode == "enforce" else ()
     return passed(name, f"mode = {own.configuration.mode}" + (f" in {', '.join(only)} alone" if only else ""))

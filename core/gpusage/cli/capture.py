@@ -20,14 +20,7 @@ import click
 from gpusage.boundary.printable_text import visible
 from gpusage.capture.captured import Captured, check_record
 from gpusage.capture.child import Limits, Outcome, run_program
-from gpusage.capture.programs import (
-    Program,
-    is_job_script,
-    no_job_script,
-    program_of,
-    programs_in_script,
-    runs_python,
-)
+from gpusage.capture.programs import Program, is_job_script, program_of, programs_in_script, runs_python
 from gpusage.cli import tables
 from gpusage.cli.cards.cache import make_own_folder, user_cache
 from gpusage.cli.cards.card import summarize
@@ -213,8 +206,8 @@ def _read_programs(command: tuple[str, ...], line: str | None) -> list[Program]:
     if line is not None:
         return programs_in_script(re.sub(r"&&|;", "\n", line))
     script, *arguments = command
-    if len(command) == 1 and script.endswith(".py") and not runs_python(script):
-        raise no_job_script(script)
+    if script.endswith(".py") and not runs_python(script):
+        return [program_of(("python", *command))]
     if is_job_script(script) or (len(command) == 1 and not runs_python(script)):
         return programs_in_script(read_script(script), arguments)
     return [program_of(command)]

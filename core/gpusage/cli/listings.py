@@ -9,10 +9,10 @@ import click
 from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
-from gpusage.devices.catalogue import Catalogue, name_key, name_words
+from gpusage.devices.catalogue import Catalogue, name_words
 from gpusage.plugins.loading import load_hooks
 from gpusage.settings.configuration_file import read_configuration
-from gpusage_hooks.errors import DeviceError, RequestError
+from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, TERA, gib
 
@@ -40,15 +40,8 @@ LEGEND = "\nfp32 to bf16 are dense TFLOP/s; empty where the chip does not speed 
 def gpus(*, names: Sequence[str], as_json: bool) -> None:
     """List the GPUs that predictions can be made for, or those of *names*, and where each row is from."""
     catalogue = advisor().catalogue
-    for alias, name in read_configuration()[0].gpus.aliases.items():
-        try:
-            row, own = catalogue.find(name), name_key(catalogue.find(alias).name)
-        except DeviceError as error:
-            message = f"Key 'gpus.aliases.{alias}' must name a GPU of the catalogue. {error}"
-            raise RequestError(message) from error
-        if own == name_key(alias) != name_key(row.name):
-            message = f"Key 'gpus.aliases.{alias}' must be a word of your own; got a GPU's own name. Use another."
-            raise RequestError(message)
+    if trouble := catalogue.alias_trouble(read_configuration()[0].gpus.aliases):
+        raise RequestError(trouble)
     meant = {name: catalogue.find(name) for name in names}
     named = {row.name: row for row in meant.values()}  # once, however often and by whatever name
     # Without names the whole catalogue.

@@ -20,20 +20,19 @@ from gpusage.cli.cluster_file import find_cluster
 from gpusage.cli.decisions import origins_of, user_name
 from gpusage.cli.predicting.money import site_prices
 from gpusage.cli.user_file import page_origin, require_readable, write_output
-from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.decisions.advisor import make_advisor
 from gpusage.plugins.loading import installed_managers
 from gpusage.reports import lines, page, past_jobs
 from gpusage.reports.amounts import Rates, rates_of
-from gpusage.reports.breakdown import Dimension, ReportRules
-from gpusage.reports.jobs import with_accounting
-from gpusage.reports.report import Period, Report, period_of_month, report_of
-from gpusage.reports.sharing import GpuLookup
+from gpusage.reports.breakdown import Dimension
+from gpusage.reports.brief import brief
+from gpusage.reports.reading import Reader, read_accounting, rules_of
+from gpusage.reports.report import Period, Report, finished, period_of_month, report_of
 from gpusage.reports.user_text import Writing, user_text
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
-from gpusage.store.rows import Observation, UsageQuery
-from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
-from gpusage_hooks.types import DecisionRecord, Gpu, Usage
+from gpusage.store.rows import Observation
+from gpusage_hooks.errors import GpuUsageError, RequestError
 
 Form = Literal["text", "json"]
 SCHEMA = "gpusage.report/1"
@@ -112,7 +111,7 @@ def show_past_jobs(
     runs = past_jobs.runs_of(jobs, cluster)
     ends_s = [each.usage.ended_at_s for each in runs] or [0.0]
     period = Period(since_s=min(ends_s), until_s=max(ends_s))
-    rules = ReportRules(sharing=configuration.sharing, find_gpu=gpu_lookup(advisor))
+    rules = rules_of(configuration, advisor.catalogue)
     made, left_out = report_of([], runs, Rates(), period, rules), past_jobs.left_out_counts(jobs)
     notes = [*past_jobs.file_notes(made, runs, cluster, managers.get(cluster.manager))]
     if as_json:
@@ -123,7 +122,7 @@ def show_past_jobs(
 
 def show_user_text(period: Period) -> None:
     """Print what the jobs of the period's user used, and one line to change, as the text of an e-mail."""
-    made, observations = read_report(period)
+    made, observations = read_report(period, with_runs=True)
     configuration = load_configuration()
     writing = Writing(
         managers_of_scripts=[name for name, manager in installed_managers().items() if manager.directive],
@@ -136,7 +135,7 @@ def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] 
     """Show what happened in *period*, with its hours *by* some dimensions, and write all as a page to *output*."""
     made, _ = read_report(period)
     if output is not None:
-        write_output(output, page.page(made, page_origin()))
+        write_output(output, page.page(made, page_origin(), by))
     if as_json:
         tables.print_json(document(made))
         return
@@ -147,8 +146,8 @@ def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] 
         tables.show(describe_location(load_configuration().store.url))
 
 
-def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
-    """Return the report of *period* from the store, and the runs that it is of.
+def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Sequence[Observation]]:
+    """Return the report of *period* from the store, and *with_runs* the runs that it is of, the newest first.
 
     Raises:
         RequestError: The caller may not read the store, or it cannot be read.
@@ -156,64 +155,20 @@ def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
     configuration = load_configuration()
     advisor = make_advisor().configured(configuration)
     prices = site_prices(advisor.catalogue)
-    # Of the previous period as well: the report compares the two.
-    records, observations, troubles = _read_runs(period, configuration.store.url, advisor)
-
-    # Without prices hours are weighed as the managers bill them, which takes their clusters.
-    clusters = []
-    for manager in () if prices else dict.fromkeys(each.usage.manager for each in observations):
-        with suppress(GpuUsageError):  # this host may not be able to ask it
-            cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
-            clusters += [cluster] if cluster is not None else []
-
-    rates = rates_of(prices, clusters)
-    rules = ReportRules(
-        least_sampled_s=configuration.learning.least_sampled_s,
-        sharing=configuration.sharing,
-        find_gpu=gpu_lookup(advisor),
-    )
-    made = msgspec.structs.replace(report_of(records, observations, rates, period, rules), unaccounted=troubles)
-    return made, [each for each in observations if each.usage.ended_at_s >= period.since_s]
-
-
-def gpu_lookup(advisor: Advisor) -> GpuLookup:
-    """Return a function from a name of a GPU to its row; ``None`` where it is in no catalogue."""
-
-    def find_gpu(name: str) -> Gpu | None:
-        try:
-            return advisor.catalogue.find(name)
-        except DeviceError:
-            return None
-
-    return find_gpu
-
-
-def _read_accounting(period: Period, advisor: Advisor) -> tuple[Sequence[Usage], tuple[str, ...]]:
-    """Return what managers' accounting has of *period* and the previous one, and why some of it could not be read."""
-    accounted, troubles = list[Usage](), list[str]()
-    for manager in installed_managers():
-        context = advisor.context(manager)
-        try:
-            accounted += advisor.hooks.read_accounting(manager, period.previous_since_s, period.until_s, context) or ()
-        except GpuUsageError as error:
-            troubles.append(str(error))
-
-    name = user_name(period.user)
-    return [usage for usage in accounted if not name or usage.user == name], tuple(troubles)
-
-
-def _read_runs(
-    period: Period, url: str, advisor: Advisor
-) -> tuple[Sequence[DecisionRecord], Sequence[Observation], Sequence[str]]:
-    """Return the decisions and the runs of *period* and of the previous one, and why some could not be read."""
-    origins = origins_of(period.user) if period.user else ()
+    runs = list[Observation]()
     try:
-        with closing(open_store(url)) as store:
-            records = store.since(period.previous_since_s, origins)
-            seen = store.usage(UsageQuery(since_s=period.previous_since_s, user=user_name(period.user) or None))
-            accounted, troubles = _read_accounting(period, advisor)  # takes minutes, so who may not read waits for none
-            known = {record.number: record for record in records}
-            observations = with_accounting(seen, accounted, lambda number: known.get(number) or store.find(number))
+        with closing(open_store(configuration.store.url)) as store:
+            reader = Reader(
+                store=store,
+                rules=rules_of(configuration, advisor.catalogue),
+                accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
+                user=user_name(period.user),
+                origins=origins_of(period.user) if period.user else (),
+                see=runs.extend if with_runs else lambda _: None,
+            )
+            part = reader.read(period.since_s, period.until_s)
+            # The report compares the two.
+            before = replace(reader, see=lambda _: None).read(period.previous_since_s, period.since_s)
     except (GpuUsageError, OSError) as error:
         message = (
             f"The store of decisions must be readable; got: {error} Run this as root or as the daemon's user; for your "
@@ -221,12 +176,24 @@ def _read_runs(
         )
         raise RequestError(message) from error
 
-    until_s = period.until_s
-    return (
-        [record for record in records if record.decided_at_s <= until_s],
-        [each for each in observations if each.usage.ended_at_s <= until_s],
-        troubles,
+    # They show the capacity and, where there are no prices, what the managers bill for an hour.
+    clusters = []
+    for manager in installed_managers() if part.run_count else ():
+        with suppress(GpuUsageError):  # this host may not be able to ask it
+            cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
+            clusters += [cluster] if cluster is not None else []
+
+    made = finished(part, before if before.run_count else None, rates_of(prices, clusters), period)
+    troubles = tuple(dict.fromkeys((*part.unaccounted, *before.unaccounted)))
+    runs.sort(key=lambda each: each.usage.ended_at_s, reverse=True)
+    made = msgspec.structs.replace(
+        made,
+        unaccounted=troubles,
+        gpu_count=sum(pool.gpu_count for cluster in clusters for pool in cluster.pools),
+        mode=configuration.mode,
+        enforce_in=configuration.enforce_in,
     )
+    return made, runs
 
 
 def document(made: Report) -> dict[str, Any]:
@@ -241,7 +208,7 @@ def document(made: Report) -> dict[str, Any]:
 
 def show(made: Report, by: Sequence[Dimension] = ()) -> None:
     """Print *made* for people."""
-    show_sections(lines.title(made), lines.sections(made, by))
+    show_sections(lines.title(made), (brief(made), *lines.sections(made, by)))
 
 
 def show_sections(title: str, sections: Iterable[lines.Section]) -> None:

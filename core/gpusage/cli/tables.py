@@ -155,7 +155,7 @@ def time_text(figure: Interval) -> str:
 
 def seconds_text(value_s: float) -> str:
     """Return seconds without an interval, for example ``197 ms`` or, from ten minutes on, ``1 h 5 min``."""
-    if value_s >= LONG_S:
+    if value_s >= LONG_S or value_s == 0:
         return duration_text(value_s)
     scale, unit = time_scale(value_s)
     return f"{number_text(value_s * scale)} {unit}"

@@ -110,7 +110,7 @@ def validate_scripts(  # noqa: PLR0913 - an option each
     if as_json:
         tables.print_json(_document(validations, cluster, origin, configuration.mode))
     else:
-        types = ", ".join(f"{pool.gpu_count} {pool.site_type}" for pool in cluster.pools)
+        types = ", ".join(f"{pool.gpu_count} {pool.site_type or 'without a type'}" for pool in cluster.pools)
         limits = (f"memory limited by {limit}" for limit in describe_limits(cluster.pools))
         notes = (*limits, *cluster.notes, *unshared_reasons(cluster.unshared))
         tables.show(f"{ORIGINS[origin]}: {types or 'no GPU'}", *(f"  {note}" for note in notes))

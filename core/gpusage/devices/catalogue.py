@@ -127,6 +127,18 @@ class Catalogue:
                     site._by_key[key] = row
         return site
 
+    def alias_trouble(self, names: Mapping[str, str]) -> str:
+        """Return what is wrong with a site's *names* if `with_aliases` leaves one alone; empty where it takes all."""
+        for alias, name in names.items():
+            key, own, gpu = name_key(alias), self._by_key.get(name_key(alias)), self._by_key.get(name_key(name))
+            start = f"Key 'gpus.aliases.{alias}' must"
+            if gpu is None:
+                return f"{start} name a GPU of the catalogue; got {name[:80]!r}. 'gpusage gpus' lists the names."
+            if not key or (own is not None and name_key(own.name) == key != name_key(gpu.name)):
+                got = "a GPU's own name" if key else "a vendor's"
+                return f"{start} be a word of your own; got {got}. Use another."
+        return ""
+
     def generations(self) -> tuple[Gpu, ...]:
         """Return one GPU of each Nvidia generation, oldest first; no GPU of another vendor was measured."""
         firsts: dict[str, Gpu] = {}

@@ -124,16 +124,10 @@ def raise_prices(experience: Experience, prices: tuple[Price, ...]) -> tuple[Pri
             nearest = shares[min(shares, key=lambda share: abs(share - percent))]
             factor = max(factor, value / PARTNERS / nearest.slowdown_under_contention.value)
 
-    return tuple(
-        replace(
-            each,
-            slowdown=scaled(each.slowdown, factor),
-            contended_slowdown=scaled(each.slowdown_under_contention, factor),
-        )
-        if each.share_percent in shares
-        else each
-        for each in prices
-    )
+    for percent, each in shares.items():
+        contended = scaled(each.slowdown_under_contention, factor)
+        shares[percent] = replace(each, slowdown=scaled(each.slowdown, factor), contended_slowdown=contended)
+    return tuple(shares.get(each.share_percent, each) for each in prices)
 
 
 def _by_experience(

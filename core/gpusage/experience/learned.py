@@ -155,11 +155,8 @@ class Finding:
             if not memory:
                 return ""
             figure = f"{gib(memory.value)} (up to {gib(memory.high)})"
-            return (
-                f"{counted} lacked memory: {figure} is assumed"
-                if experience.is_memory_assumed
-                else f"{counted} needed {figure}"
-            )
+            needed = f"lacked memory: {figure} is assumed" if experience.is_memory_assumed else f"needed {figure}"
+            return f"{counted} {needed}"
 
         gpu, percent = share = max(shares, key=lambda share: (share[1], counts[share]))
         utilization, count = experience.utilization[share], counts[share]

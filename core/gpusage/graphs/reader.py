@@ -22,7 +22,7 @@ PICKLES = frozenset({".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".safete
 FOREIGN = frozenset({".engine", ".gguf", ".ggml", ".h5", ".joblib", ".keras", ".mlmodel", ".pb", ".plan", ".tflite"})
 """File formats of llama.cpp, Keras, TensorFlow, TensorRT, Core ML and scikit-learn."""
 LIBRARIES = ("timm", "torchvision", "hf")
-_BARE_NAME = re.compile(r"[\w.-]{1,80}")
+_BARE_NAME, _HUB_NAME = re.compile(r"[\w.-]{1,80}"), re.compile(r"\w[\w.-]{0,80}/\w[\w.-]{0,80}")
 
 # What a folder without a config.json is, by the first pattern that a file in it matches, and what to do instead.
 _FOLDER_KINDS = {
@@ -88,7 +88,12 @@ def _refuse_near_miss(source: str) -> None:
     if not os.path.lexists(source):
         from gpusage.graphs.named import cards
 
+        # The Hub's names have an organization: Qwen/Qwen3-8B.
         sources = cards.sources_of(source) if _BARE_NAME.fullmatch(source) else []
+        if not sources and _HUB_NAME.fullmatch(source):
+            from gpusage.graphs.named import huggingface
+
+            sources = [f"hf:{source}"] if huggingface.find_configuration(source) else []
         if sources:
             rule = f"Model {quoted(source)} must be named with its library, or be a file; got a name alone."
             message = f"{rule} Did you mean {' or '.join(sources)}?"
@@ -96,8 +101,12 @@ def _refuse_near_miss(source: str) -> None:
     elif suffix in PICKLES:
         message = (
             f"Model {quoted(source)} must hold a graph; got weights, which gpusage never loads. "
-            "Export it with torch.export.save (.pt2) or torch.onnx.export (.onnx)."
+            "Export it with torch.export.save (.pt2) or torch.onnx.export (.onnx), or give the folder of its "
+            "config.json."
         )
+        raise GraphError(message)
+    elif suffix == ".json":
+        message = f"Configuration {quoted(source)} must be called config.json; got another name. Rename it, or copy it."
         raise GraphError(message)
     elif suffix in FOREIGN:
         message = (

@@ -31,11 +31,15 @@ def why_unlimited(gpu: Gpu) -> str:
 
 
 def admits(pool: GpuPool, request: GpuRequest) -> bool:
-    """Return whether *pool* has GPUs, of the type that *request* insists on."""
+    """Return whether *pool* has GPUs, of the type that *request* insists on, on nodes that are large enough for it."""
     # Users write the type as the site or as the catalogue does, in any case.
     named = (request.gpu_type or "").casefold()
     names = (pool.site_type.casefold(), (pool.request_type or "").casefold(), (pool.gpu or "").casefold())
-    return pool.gpu_count > 0 and (not named or named in names)
+    is_large = not pool.node_kinds or any(
+        kind.cpu_count >= request.cpu_count and kind.host_memory_bytes >= request.host_memory_bytes
+        for kind in pool.node_kinds
+    )
+    return is_large and pool.gpu_count > 0 and (not named or named in names)
 
 
 def admitted_candidates(policy_input: PolicyInput) -> tuple[Candidate, ...]:

@@ -76,7 +76,7 @@ def decide_veto(policy_input: PolicyInput, draft: Decision) -> Decision | None:
     why = " or ".join(sorted({*troubles.values()}))
     nodes, is_apart = (*request.avoided_nodes, *avoided), OF_ANOTHER_USER in troubles.values()
     request = replace(request, avoided_nodes=nodes, keeps_apart=is_apart)
-    reasons = (*draft.reasons, f"kept off {names}, where {why}")
+    reasons = (*draft.reasons, f"avoids {names}, where {why}")
     return replace(draft, request=request, reasons=reasons, plugin=__name__)
 
 

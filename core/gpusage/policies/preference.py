@@ -141,13 +141,13 @@ def decide_generation(policy_input: PolicyInput, draft: Decision) -> Decision | 
     compared = preferred_among_jobs(where, policy_input.cluster.recent_jobs) if rules.by_recent_jobs else []
     chosen = compared or preferred_by_threshold(where, rules.minimum_speedup)
 
-    # A preference is worth words only where the job could land on something worse.
-    worse = [
-        candidate
-        for candidate in allowed
-        if candidate not in chosen and (candidate in where or not candidate.need.fits)
-    ]
-    if not chosen or not worse:
+    if not chosen:
+        return None
+
+    # A preference is worth words only where the job could land on something worse, not on its like without a feature.
+    near_s = step_time_s(chosen[0]) * rules.minimum_speedup
+    like = [each for each in where if each.gpu.generation == chosen[0].gpu.generation and step_time_s(each) < near_s]
+    if all(each in chosen or each in like or (each.need.fits and each not in where) for each in allowed):
         return None
     request = replace(draft.request, preferred_gpus=preferable_types(chosen))
     reason = (

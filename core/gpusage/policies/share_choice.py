@@ -15,12 +15,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpusage.policies.candidates import admits, admitted_candidates, partitions_of, step_time_s
 from gpusage.policies.share_price import Limits, Offer, can_promise
-from gpusage_hooks.types import Binding, Candidate, GpuRequest, LimitedBy, NodeKind, PolicyInput, Price, Room
+from gpusage_hooks.types import Binding, Candidate, GpuPool, GpuRequest, LimitedBy, NodeKind, PolicyInput, Price, Room
 from gpusage_hooks.units import WHOLE_PERCENT
 
 
@@ -129,13 +129,20 @@ def can_be_held(policy_input: PolicyInput) -> bool:
     """
     request = policy_input.request
     pools = [pool for pool in policy_input.cluster.pools if admits(pool, request)]
+    named = all(pool.exact_feature is not None for pool in pools)
+    return request.bindable and named and all(reached_partitions(pools, policy_input))
 
-    # A manager may refuse a job that one of its partitions could never run.
-    runnable = all(
-        any(not pool.node_kinds or any(kind.could_run(request, name) for kind in pool.node_kinds) for pool in pools)
+
+def reached_partitions(pools: Iterable[GpuPool], policy_input: PolicyInput) -> list[bool]:
+    """Return of each partition of the job whether nodes of *pools* could run it there.
+
+    A manager may refuse a job that one of its partitions could never run.
+    """
+    kinds = [kind for pool in pools for kind in pool.node_kinds or (None,)]
+    return [
+        any(kind is None or kind.could_run(policy_input.request, name) for kind in kinds)
         for name in partitions_of(policy_input)
-    )
-    return request.bindable and runnable and all(pool.exact_feature is not None for pool in pools)
+    ]
 
 
 def large_enough_types(policy_input: PolicyInput) -> tuple[str, ...]:
@@ -153,17 +160,9 @@ def large_enough_types(policy_input: PolicyInput) -> tuple[str, ...]:
     if not small or not policy_input.request.bindable:
         return ()
 
-    def reached(candidates: Sequence[Candidate]) -> list[bool]:
-        """Return of each partition of the job whether nodes of *candidates* could run it there."""
-        kinds = [each.pool.node_kinds or (None,) for each in candidates]
-        request = policy_input.request
-        return [
-            any(kind is None or kind.could_run(request, name) for group in kinds for kind in group)
-            for name in partitions_of(policy_input)
-        ]
-
-    # A manager may refuse a job that one of its partitions could never run.
-    if not any(reached(small)) or not all(reached(large)):
+    if not any(reached_partitions([each.pool for each in small], policy_input)):
+        return ()
+    if not all(reached_partitions([each.pool for each in large], policy_input)):
         return ()
     large.sort(key=lambda each: (not each.pool.has_room(WHOLE_PERCENT), step_time_s(each) / each.pool.gpu_count))
     return tuple(dict.fromkeys(each.name for each in large))

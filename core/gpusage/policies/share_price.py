@@ -39,6 +39,7 @@ class Limits:
     Attributes:
         serving: The workload whose promised latency the share has to keep; ``None`` where none is.
         latest_step_s: How long a step may take at the pessimistic end, by the job's deadline; ``None`` without one.
+        only_slices: Whether every GPU that the job may get is a slice (MIG).
         smallest_shares: As in `Cluster`; a share must leave room for one of these. ``None`` where that does not count.
     """
 
@@ -46,6 +47,7 @@ class Limits:
     worst: float
     serving: Workload | None = None
     latest_step_s: float | None = None
+    only_slices: bool = False
     smallest_shares: Mapping[str, int] | None = None
 
 

@@ -66,22 +66,21 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
     if not rules.enabled or draft.request.gpu_count != 1:
         return None
 
-    only_slices = without_whole_gpus(policy_input)
+    within, reach = limits_of(policy_input), _reach(policy_input, draft)
     required = draft.request.required_gpus
     without = "a whole GPU is kept"
     for candidate in admitted_candidates(policy_input):
         if candidate.gpu.parent_gpu is not None and (not required or candidate.name in required):
-            without = "no slice is chosen" if only_slices else "no share is given"
+            without = "no slice is chosen" if within.only_slices else "no share is given"
     # A share makes the job slower. Without the number of steps nobody knows whether it still ends in time.
     if request.deadline_s is not None and latest_step_s(policy_input) is None:
         return _keep(draft, f"{without}: {UNKNOWN_LENGTH}")
 
-    within, reach = limits_of(policy_input), _reach(policy_input, draft)
     # A slice is isolated and cut already, so it need save no GPU time to be the better choice. Where all are slices of
     # one kind, there is none.
     slices = [*slice_offers(policy_input)]
-    has_choice = not only_slices or len({offer.candidate.name for offer in slices}) > 1
-    chosen_slice = choose_slice(slices, reach, within, rules.bind, smallest=only_slices) if has_choice else None
+    has_choice = not within.only_slices or len({offer.candidate.name for offer in slices}) > 1
+    chosen_slice = choose_slice(slices, reach, within, rules.bind, smallest=within.only_slices) if has_choice else None
     if chosen_slice:
         candidate = chosen_slice.candidate
         request = replace(
@@ -93,7 +92,7 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
             repeatable=chosen_slice.request.repeatable,
         )
         reasons = _exclusions(draft)
-        if only_slices:
+        if within.only_slices:
             reasons += ["the smallest slice with room that holds it, of the slices that it may use"]
         else:
             price = f"costs {cost(chosen_slice.slowdown)}, {_accepted_slowdown(within)}"
@@ -101,7 +100,7 @@ def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | Non
         reasons += _solo_run_reasons(policy_input)
         return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=candidate.need)
 
-    if only_slices:
+    if within.only_slices:
         return _keep(draft, f"{without}: {_why_no_slice(slices, within, policy_input)}")
 
     obstacle = _obstacle(policy_input.cluster, rules, within)
@@ -137,12 +136,13 @@ def limits_of(policy_input: PolicyInput) -> Limits:
     """Return how much slower a share may make the job of *policy_input*."""
     workload, rules = policy_input.workload, policy_input.rules
     serving = workload if rules.slo.enabled and workload.mode == "infer" else None
-    within = limits(rules.sharing, workload.slowdown)
-    if workload.slowdown is None and without_whole_gpus(policy_input):
+    within, only_slices = limits(rules.sharing, workload.slowdown), without_whole_gpus(policy_input)
+    if workload.slowdown is None and only_slices:
         within = Limits(expected=math.inf, worst=math.inf)  # no GPU that it could have is one to compare with
     # A site with no history is judged by what it offers.
     smallest = policy_input.cluster.smallest_shares or {"": min(sizes(rules.sharing), default=WHOLE_PERCENT)}
-    return replace(within, serving=serving, latest_step_s=latest_step_s(policy_input), smallest_shares=smallest)
+    within = replace(within, only_slices=only_slices, smallest_shares=smallest)
+    return replace(within, serving=serving, latest_step_s=latest_step_s(policy_input))
 
 
 def _keep(draft: Decision, reason: str) -> Decision:
@@ -363,9 +363,10 @@ def price_list(policy_input: PolicyInput, decision: Decision) -> tuple[SharePric
     """Return the price of each slice and share that *decision*, made on *policy_input*, had to choose from."""
     request = decision.request
     size = WHOLE_PERCENT if request.slice_type else request.mps_thread_percent
+    within = limits_of(policy_input)
 
     # The reason of each share that could have been promised, and is not the one.
-    if without_whole_gpus(policy_input):
+    if within.only_slices:
         not_chosen = "is enough, but a smaller one is, too" if request.slice_type else "is enough"
     elif request.slice_type:
         not_chosen = "is enough, but a slice has no partners, or takes less GPU time"
@@ -389,7 +390,7 @@ def price_list(policy_input: PolicyInput, decision: Decision) -> tuple[SharePric
                 slowdown=offer.alone,
                 slowdown_with_partners=offer.slowdown,
                 taken=is_taken,
-                reason="" if is_taken else trouble(offer, limits_of(policy_input)) or not_chosen,
+                reason="" if is_taken else trouble(offer, within) or not_chosen,
             )
         )
     return tuple(prices)

@@ -48,7 +48,7 @@ def decide_eligibility(policy_input: PolicyInput, draft: Decision) -> Decision |
     elif policy_input.workload.gpus > 1:  # its share would be for a part of the model
         reasons = (_other_count(policy_input),)
     elif not any(admits(pool, request) for pool in cluster.pools):
-        reasons = (f"this cluster has no {f'GPU of type {request.gpu_type!r}' if request.gpu_type else 'GPU'}",)
+        reasons = (f"no node that it may use has a GPU{f' of type {request.gpu_type!r}' if request.gpu_type else ''}",)
     elif not admitted_candidates(policy_input):
         reasons = ("none of the GPU types that the job may use is in the catalogue",)
     elif request.required_gpus and not can_be_held(policy_input):

@@ -133,7 +133,7 @@ def apply_known_figures(
         share_high_bytes=None if known.memory_bytes else need.share_high_bytes,
         gpu_utilization=utilization,
         sm_activity=_scale_activity(need.sm_activity, busier),
-        dram_activity=_scale_activity(need.dram_activity, busier if known.gpu_utilization else shorter),
+        dram_activity=_scale_activity(need.dram_activity, shorter if known.step_time_s else busier),
         throughput_samples_per_s=throughput(workload, step_time_s),
         fits=(required_bytes or memory_bytes).high <= gpu.memory_bytes,
         source="step" if known.step_time_s and known.step_time_s.source.startswith(OTHER_STEP) else need.source,

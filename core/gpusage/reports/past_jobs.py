@@ -76,10 +76,10 @@ def file_notes(report: Report, runs: Sequence[Observation], cluster: Cluster, ma
         yield f"{group.name or NO_NAME['gpu']}: {amount(group.hours.booked)} GPU hours in {days:.1f} days{of_all}."
 
     if measured:
-        yield (
-            f"Of {len(of_one):,} jobs on one GPU the accounting has memory and utilization of {len(measured):,}, of "
-            f"which {len(untouched_s):,} took no GPU memory at all, in {amount(sum(untouched_s) / HOUR_S)} GPU hours."
-        )
+        hours = amount(sum(untouched_s) / HOUR_S)
+        untouched = f", of which {len(untouched_s):,} took no GPU memory at all, in {hours} GPU hours"
+        seen = f"Of {len(of_one):,} jobs on one GPU the accounting has memory and utilization of {len(measured):,}"
+        yield f"{seen}{untouched if untouched_s else ''}."
     else:
         yield UNMEASURED if runs else NO_JOB
         if manager and manager.sampling:

@@ -18,6 +18,7 @@ import uvloop
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.plugins.loading import managers_of
 from gpusage.service.client import status_path
+from gpusage.service.daily_reports import DailyReports
 from gpusage.service.dispatcher import Dispatcher
 from gpusage.service.job_monitor import JobMonitor
 from gpusage.service.learner import Learner
@@ -109,6 +110,7 @@ async def _serve_on(
     recorder = Recorder(opened(), loop, state.snapshot.advisor.hooks)
     job_monitor = JobMonitor(state, opened)
     usage_collector = UsageCollector(state, opened, runs if metrics else None)
+    daily_reports = DailyReports(state, opened)
     request_handler = RequestHandler(recorder, job_monitor, loop)
     dispatcher = Dispatcher(state, request_handler, recorder, job_monitor, usage_collector)
     server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)
@@ -120,6 +122,7 @@ async def _serve_on(
     request_handler.start()
     job_monitor.start()
     usage_collector.start()
+    daily_reports.start()
     endpoint = open_endpoint(metrics, request_handler, recorder, job_monitor, runs)
 
     # The objects of today stay: the collector need not visit them while somebody waits.
@@ -143,6 +146,7 @@ async def _serve_on(
     request_handler.stop()
     job_monitor.stop()
     usage_collector.stop()
+    daily_reports.stop()
     learner.stop()
     state.stop()
     await recorder.close()

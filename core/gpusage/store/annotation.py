@@ -28,7 +28,10 @@ REST_LIMIT_BYTES = 1000
 UNNAMED = "the job names no model"
 """How the reasons of such a job begin, where its site observes its history."""
 EXCLUDES = "kept off "
-"""How the reason begins of a job that is bound to GPU types because its user forbids others, or they are too small."""
+"""How the reason begins of a job that is bound to GPU types because its user forbids others, or they are too small.
+
+No other reason begins so: by these words a mark on a job tells.
+"""
 START = "gpusage "
 _MARK = re.compile(
     r"\bgpusage (?:(?P<number>[0-9a-f]{12}) )?"

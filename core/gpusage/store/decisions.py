@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,15 +21,25 @@ from gpusage.store.rows import (
     Observation,
     UsageQuery,
     Values,
+    among,
+    day_statements,
     decode_observations,
     decode_records,
+    forget_days,
+    packed,
     schema_version,
+    unpacked,
     usage_query,
+    usage_upsert,
+    usage_values,
 )
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import DecisionRecord, Usage
+from gpusage_hooks.units import DAY_S
 
 EVERYTHING = UsageQuery()
+CHUNK_ROWS = 500
+"""Decisions that a reader of many has at a time: one takes up to 10 KB."""
 RETRY_S = 1.0
 """How long a store that could not be opened is not tried again."""
 
@@ -72,13 +83,23 @@ class DecisionStore(ABC):
             StoreError: None of them could be written.
         """
 
-    @abstractmethod
     def record_usage(self, usages: Sequence[Usage]) -> None:
         """Keep *usages*, all in one transaction; a row of the same run is replaced.
 
         Raises:
             StoreError: None of them could be written.
         """
+        rows = [(usage_upsert(self._schema), usage_values(usage)) for usage in usages]
+        stale = forget_days(self._schema, (usage.ended_at_s for usage in usages))
+        self._write_all("usage", len(usages), [*rows, *stale])
+
+    def record_day(self, day_s: float, report: bytes) -> None:
+        """Keep the JSON *report* of the day, in UTC, that begins at *day_s*, until a run that ended in it is recorded.
+
+        Raises:
+            StoreError: It could not be written.
+        """
+        self._write_all("days", 1, day_statements(self._schema, day_s, packed(report)))
 
     def prepare(self) -> None:
         """Open the store now, so that the first decision need not wait; that one reports a failure."""
@@ -99,10 +120,42 @@ class DecisionStore(ABC):
         where, values = _from_origins(origins)
         return self._decisions(f"{where} ORDER BY id DESC LIMIT :count", {**values, "count": count})
 
-    def since(self, since_s: float, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
-        """Return the decisions made at *since_s*, seconds since 1970, or later, the newest first; see `latest`."""
+    def between(
+        self, since_s: float, until_s: float, origins: Sequence[str] = ()
+    ) -> Iterator[tuple[DecisionRecord, ...]]:
+        """Yield the decisions made from *since_s* until before *until_s*, `CHUNK_ROWS` at a time; see `latest`."""
         where, values = _from_origins(origins)
-        return self._decisions(f"{where} AND decided_at_s >= :since_s ORDER BY id DESC", {**values, "since_s": since_s})
+        times = "decided_at_s >= :since_s AND decided_at_s < :until_s"
+        selection = f"SELECT id FROM {self._schema}decisions {where} AND {times} ORDER BY id"  # noqa: S608 - our names
+        ids = [number for (number,) in self._rows(selection, {**values, "since_s": since_s, "until_s": until_s})]
+        for begin in range(0, len(ids), CHUNK_ROWS):
+            yield self._decisions(f"WHERE {among('id', ids[begin : begin + CHUNK_ROWS])}", {})
+
+    def runs_between(self, since_s: float, until_s: float, user: str = "") -> Mapping[tuple[str, str], Sequence[int]]:
+        """Return the rows of the runs that ended from *since_s* until before *until_s*, by manager and job."""
+        whose, values = ("owner = :user AND", {"user": user}) if user else ("", {})
+        selection = (
+            f"SELECT manager, job_id, id FROM {self._schema}usage"  # noqa: S608 - our names
+            f" WHERE {whose} ended_at_s >= :since_s AND ended_at_s < :until_s"
+        )
+        jobs: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for manager, job_id, number in self._rows(selection, {**values, "since_s": since_s, "until_s": until_s}):
+            jobs[manager, job_id].append(number)
+        return jobs
+
+    def day(self, day_s: float) -> bytes | None:
+        """Return the report of the day that begins at *day_s*; ``None`` where none is kept."""
+        rows = self._rows(f"SELECT report FROM {self._schema}days WHERE day_s = :day_s", {"day_s": day_s})  # noqa: S608
+        return unpacked(rows[0][0]) if rows else None
+
+    def missing_days(self, until_s: float) -> list[float]:
+        """Return when the days begin that have no report, from the first run's to *until_s*."""
+        ((first_s,),) = self._rows(f"SELECT MIN(ended_at_s) FROM {self._schema}usage", {}) or ((None,),)  # noqa: S608
+        if first_s is None:
+            return []
+        known = {day_s for (day_s,) in self._rows(f"SELECT day_s FROM {self._schema}days", {})}  # noqa: S608
+        days = range(int(first_s // DAY_S), int(until_s // DAY_S))
+        return [day * DAY_S for day in days if day * DAY_S not in known]
 
     def find(self, number: str) -> DecisionRecord | None:
         """Return the decision with this *number*, ``None`` where there is none.
@@ -121,15 +174,19 @@ class DecisionStore(ABC):
         """
         return decode_observations(self._rows(*usage_query(self._schema, question)), self._name)
 
-    def evidence(self, count_per_user: int, question: UsageQuery) -> tuple[Observation, ...]:
-        """Return the runs to learn from, of each user the last *count_per_user* at most; see `usage`.
+    def evidence(self, count_per_user: int, question: UsageQuery) -> Iterator[Observation]:
+        """Yield the runs to learn from, of each user the last *count_per_user* at most; see `usage`.
 
         Whoever learns reads by this: without a count per user, one user's many short jobs displace everyone else's.
+        Only `CHUNK_ROWS` are in memory at a time.
 
         Raises:
             StoreError: As `latest`.
         """
-        return self.usage(replace(question, count_per_user=count_per_user))
+        statement, values = usage_query(self._schema, replace(question, count_per_user=count_per_user), "u.id")
+        ids = [number for (number,) in self._rows(statement, values)]
+        for begin in range(0, len(ids), CHUNK_ROWS):
+            yield from self.usage(UsageQuery(ids=ids[begin : begin + CHUNK_ROWS]))
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""
@@ -138,6 +195,10 @@ class DecisionStore(ABC):
             # A damaged file, or a connection that is cut, may not even be closed.
             with suppress(*self.reading_errors, OSError):
                 connection.close()
+
+    @abstractmethod
+    def _write_all(self, table: str, count: int, statements: Sequence[tuple[str, Values]]) -> None:
+        """Run *statements*, which add *count* rows to *table*, in one transaction."""
 
     @abstractmethod
     def _rows(self, statement: str, values: Values) -> Sequence[Any]:

@@ -27,11 +27,9 @@ from gpusage.store.rows import (
     deletion,
     schema_version,
     statements_since,
-    usage_upsert,
-    usage_values,
 )
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import DecisionRecord, Usage
+from gpusage_hooks.types import DecisionRecord
 
 PORT = 5432
 SOCKETS = "/var/run/postgresql"
@@ -106,15 +104,12 @@ class PostgresqlStore(DecisionStore):
 
         self._write("decisions", len(rows), insert)
 
-    def record_usage(self, usages: Sequence[Usage]) -> None:
-        """Keep *usages*; see `DecisionStore.record_usage`."""
-
+    def _write_all(self, table: str, count: int, statements: Sequence[tuple[str, Values]]) -> None:
         def insert(connection: Connection) -> None:
-            for usage in usages:
-                values = {name: _storable(value) for name, value in usage_values(usage).items()}
-                connection.run(usage_upsert(self._schema), **values)
+            for statement, values in statements:
+                connection.run(statement, **{name: _storable(value) for name, value in values.items()})
 
-        self._write("usage", len(usages), insert)
+        self._write(table, count, insert)
 
     def _write(self, table: str, count: int, insert: Callable[[Connection], None]) -> None:
         """Write *count* rows by *insert*, once more where the connection turns out to be cut."""

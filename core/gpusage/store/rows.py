@@ -1,7 +1,7 @@
 """The tables of the store, for SQLite and PostgreSQL alike: the steps that make them, their rows, questions on usage.
 
-A row holds its record as JSON, with the columns that people ask for beside it. The tables are numbered steps from an
-empty database.
+A row holds its record as packed JSON, with the columns that people ask for beside it. The tables are numbered steps
+from an empty database.
 
 Invariants:
 
@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import TypeVar
 
 import msgspec
@@ -41,6 +44,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX IF NOT EXISTS usage_ends ON {schema}usage (ended_at_s)",
         "CREATE INDEX IF NOT EXISTS usage_numbers ON {schema}usage (number)",
     ),
+    (
+        # What a report needs of a day, so that one on a month reads no runs; and what it reads of the other days.
+        "CREATE TABLE {schema}days ({id}, day_s DOUBLE PRECISION NOT NULL UNIQUE, report TEXT NOT NULL)",
+        "CREATE INDEX decision_times ON {schema}decisions (decided_at_s)",
+        "CREATE INDEX usage_owners ON {schema}usage (owner, ended_at_s)",
+    ),
 )
 DECISION_COLUMNS = ("decided_at_s", "manager", "mode", "code", "origin", "model", "before", "after", "record", "number")
 USAGE_COLUMNS = ("number", "manager", "job_id", "owner", "started_at_s", "ended_at_s", "outcome", "record")
@@ -52,10 +61,13 @@ Record = TypeVar("Record", DecisionRecord, Usage)
 
 # What no two runs share: a requeued job starts again, and several clusters may write into one store.
 _RUN = "manager, job_id, started_at_s, number"
-_JOINED = (
-    "SELECT u.record, (SELECT d.record FROM {schema}decisions d WHERE d.number = u.number AND u.number <> ''"
-    " ORDER BY d.id DESC LIMIT 1) FROM {schema}usage u"
+RECORDS = (
+    "u.record, (SELECT d.record FROM {schema}decisions d WHERE d.number = u.number AND u.number <> ''"
+    " ORDER BY d.id DESC LIMIT 1)"
 )
+"""What `usage_query` selects: a run's record, and that of its decision."""
+# Never changes: a row is read with the dictionary that it was written with. Another one is another file.
+_DICTIONARY = files("gpusage.store").joinpath("dictionary.txt").read_bytes()
 _LONG_ENOUGH = "(u.ended_at_s - u.started_at_s >= :least_run_s OR u.outcome IN ('out_of_memory', 'failed'))"
 _NEWEST_PER_USER = (
     "u.id IN (SELECT id FROM (SELECT u.id, ROW_NUMBER() OVER"
@@ -66,7 +78,7 @@ _DELETION = (
     "DELETE FROM {schema}{table} WHERE id IN (SELECT id FROM {schema}{table} ORDER BY id LIMIT :most)"
     " AND {clock} < :oldest_s"
 )
-_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s"}
+_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s", "days": "day_s"}
 _NOUNS = {DecisionRecord: "decision", Usage: "usage"}
 _log = logging.getLogger(__name__)
 
@@ -96,6 +108,7 @@ class UsageQuery:
         least_run_s: Those that ran for so long, or failed.
         count_per_user: Of each user at most so many, those that ended last.
         only_decided: Only those whose jobs carry the number of a decision.
+        ids: Of the rows, as the store numbers them.
     """
 
     count: int | None = None
@@ -107,6 +120,7 @@ class UsageQuery:
     least_run_s: float | None = None
     count_per_user: int | None = None
     only_decided: bool = False
+    ids: Sequence[int] | None = None
 
 
 def schema_version() -> int:
@@ -146,20 +160,44 @@ def decode_records(texts: Iterable[str], kind: type[Record], store: str) -> tupl
     records = []
     for text in texts:
         try:
-            records.append(msgspec.json.decode(text, type=kind))
-        except (msgspec.MsgspecError, TypeError) as error:  # noqa: PERF203 - each row for itself; it may hold no text
+            records.append(msgspec.json.decode(unpacked(text), type=kind))
+        except (msgspec.MsgspecError, TypeError, ValueError, zlib.error) as error:  # noqa: PERF203 - each row for itself; it may hold no text
             _log.warning("store %s holds a row that is no %s (%s): left out", store, _NOUNS[kind], error)
     return tuple(records)
 
 
 def encode_record(record: DecisionRecord | Usage) -> str:
-    """Return *record* as JSON that any database can hold."""
+    """Return *record* as packed JSON."""
     try:
-        return _ENCODER.encode(record).decode()
+        return packed(_ENCODER.encode(record))
     except UnicodeEncodeError:
         # A user's text may be no Unicode, such as half of a surrogate pair: keep the rest.
         plain = msgspec.to_builtins(record, enc_hook=_encodable)
-        return _ENCODER.encode(_with_valid_unicode(plain)).decode()
+        return packed(_ENCODER.encode(_with_valid_unicode(plain)))
+
+
+def packed(document: bytes) -> str:
+    """Return a JSON *document* as a text that any database can hold, of a quarter of its length.
+
+    Records are short and alike, so they shrink by what they share with `_DICTIONARY`.
+    """
+    packer = zlib.compressobj(zdict=_DICTIONARY)
+    return b64encode(packer.compress(document) + packer.flush()).decode()
+
+
+def unpacked(text: str) -> bytes:
+    """Return the JSON document in *text*; no Base64 begins like an object, which older rows hold as it is.
+
+    Raises:
+        ValueError: It holds none; zlib has an error of its own.
+        TypeError: It is no text.
+    """
+    if not isinstance(text, str):
+        message = f"a record must be a text; got {type(text).__name__}"
+        raise TypeError(message)
+    if text.startswith("{"):
+        return text.encode()
+    return zlib.decompressobj(zdict=_DICTIONARY).decompress(b64decode(text, validate=True))
 
 
 def _with_valid_unicode(value: object) -> object:
@@ -209,8 +247,8 @@ def usage_values(usage: Usage) -> Values:
     }
 
 
-def usage_query(schema: str, question: UsageQuery) -> tuple[str, Values]:
-    """Return the statement that answers *question*, newest first, and its values by name."""
+def usage_query(schema: str, question: UsageQuery, selected: str = RECORDS) -> tuple[str, Values]:
+    """Return the statement that answers *question*, newest first, and its values by name; *selected* of each row."""
     limits: dict[str, tuple[str, float | str | None]] = {
         "since_s": ("u.ended_at_s >= :since_s", question.since_s),
         "owner": ("u.owner = :owner", question.user),
@@ -222,16 +260,35 @@ def usage_query(schema: str, question: UsageQuery) -> tuple[str, Values]:
     values: Values = {name: value for name, (_, value) in limits.items() if value is not None}
 
     decided = ["u.number <> ''"] if question.only_decided else []
+    decided += [] if question.ids is None else [among("u.id", question.ids)]
     # TRUE needs no case for a question without limits.
     where = " AND ".join(["TRUE", *decided, *(limits[name][0] for name in values)])
     if question.count_per_user is not None:
         where = _NEWEST_PER_USER.format(schema=schema, where=where)
         values |= {"count_per_user": question.count_per_user}
 
-    statement = f"{_JOINED.format(schema=schema)} WHERE {where} ORDER BY u.ended_at_s DESC, u.id DESC"
+    selection = f"SELECT {selected.format(schema=schema)} FROM {schema}usage u"  # noqa: S608 - our names
+    statement = f"{selection} WHERE {where} ORDER BY u.ended_at_s DESC, u.id DESC"
     if question.count is None:
         return statement, values
     return f"{statement} LIMIT :count", values | {"count": question.count}
+
+
+def among(column: str, ids: Sequence[int]) -> str:
+    """Return the condition that *column* holds one of *ids*."""
+    return f"{column} IN ({', '.join(map(str, ids)) or 'NULL'})"
+
+
+def day_statements(schema: str, day_s: float, report: str) -> tuple[tuple[str, Values], ...]:
+    """Return the statements that keep the *report* of the day that begins at *day_s*, in place of an older one."""
+    insertion = f"INSERT INTO {schema}days (day_s, report) VALUES (:day_s, :report)"  # noqa: S608 - our names
+    return (*forget_days(schema, [day_s]), (insertion, {"day_s": day_s, "report": report}))
+
+
+def forget_days(schema: str, ends_s: Iterable[float]) -> tuple[tuple[str, Values], ...]:
+    """Return the statements that delete the reports of the days in which runs ended: they lack a run."""
+    days_s = sorted({ended_at_s // DAY_S * DAY_S for ended_at_s in ends_s})
+    return tuple((f"DELETE FROM {schema}days WHERE day_s = :day_s", {"day_s": day_s}) for day_s in days_s)  # noqa: S608
 
 
 def deletion(schema: str, table: str, *, keep_days: float, new_count: int) -> tuple[str, Values]:

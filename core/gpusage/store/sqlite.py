@@ -29,10 +29,8 @@ from gpusage.store.rows import (
     deletion,
     schema_version,
     statements_since,
-    usage_upsert,
-    usage_values,
 )
-from gpusage_hooks.types import DecisionRecord, Usage
+from gpusage_hooks.types import DecisionRecord
 
 CHUNK_ROWS = 90
 """Rows of one statement: this hands the interpreter over once, not once per row; the thread that answers runs on.
@@ -75,10 +73,12 @@ class SqliteStore(DecisionStore):
 
         self._write("decisions", len(rows), insert)
 
-    def record_usage(self, usages: Sequence[Usage]) -> None:
-        """Keep *usages*; see `DecisionStore.record_usage`."""
-        rows = list(map(usage_values, usages))
-        self._write("usage", len(rows), lambda connection: connection.executemany(usage_upsert(""), rows))
+    def _write_all(self, table: str, count: int, statements: Sequence[tuple[str, Values]]) -> None:
+        def insert(connection: sqlite3.Connection) -> None:
+            for statement, values in statements:
+                connection.execute(statement, values)
+
+        self._write(table, count, insert)
 
     def _write(
         self, table: str, count: int, insert: Callable[[sqlite3.Connection], object], *, is_retry: bool = False

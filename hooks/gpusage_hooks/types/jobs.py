@@ -291,6 +291,8 @@ class AnnotatedJob:
         waits_for: Why it waits, in the manager's own word; empty where it does not.
         stuck: Why it seems that it can never start as it is, one clause; empty where it can.
         needs_whole_gpu: Whether it is stuck in a way that a whole GPU alone mends.
+        other_types: GPU types that would do as well as the one that it names for gpusage, of a job that waits and has
+            no share; where it is stuck, the first is free.
         scopes: What it waits under, as in `GpuRequest.scopes`: an administrator may have moved it.
         nodes: Where it runs, by the manager's own names; none where it does not, or that is not known.
     """
@@ -303,6 +305,7 @@ class AnnotatedJob:
     waits_for: str = ""
     stuck: str = ""
     needs_whole_gpu: bool = False
+    other_types: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
 

@@ -97,6 +97,9 @@ def _configuration(nodes: Sequence[Node]) -> Iterator[str]:
             yield f"      mig-enabled: {str(bool(division)).lower()}"
             yield from ["      mig-devices:"] * bool(division)
             yield from (f'        "{profile}": {number}' for profile, number in Counter(division).items())
-        types = Counter(board.slices[each].name if each else board.whole.name for gpu in gpus for each in gpu or ("",))
-        lines.append(f"# {name}: Gres={','.join(f'gpu:{type_}:{number}' for type_, number in types.items())}")
+        types = Counter(board.gres_type(each) for gpu in gpus for each in gpu or ("",))
+        gres = ",".join(f"gpu:{type_}:{number}" for type_, number in types.items())
+        # A profile alone names no GPU.
+        feature = f" Features={board_of(board.whole)}" if types.keys() & board.slices.keys() else ""
+        lines.append(f"# {name}: Gres={gres}{feature}")
     yield from ("", "# gres.conf of these nodes: Name=gpu AutoDetect=nvml; slurm.conf:", *lines)

@@ -39,6 +39,18 @@ class Board:
     slices: Mapping[str, GpuType]
     divisions: Sequence[Division]
 
+    def gres_type(self, profile: str) -> str:
+        """Return the type in slurm.conf of a slice of *profile*, or of the whole GPU where that is empty.
+
+        AutoDetect=nvml takes a type that is part of NVML's name, ``nvidia_h100_80gb_hbm3_1g.10gb``, the longest first:
+        ``h100_1g.10gb`` is none, so a short name of the GPU is left out.
+        """
+        if not profile or self.slices[profile].gpu_count:
+            return self.slices[profile].name if profile else self.whole.name
+        today = [one.name.lower().partition(other)[0] for other, one in self.slices.items() if one.gpu_count]
+        own = "" if len(self.whole.name) <= max(map(len, self.slices)) else f"{self.whole.name}_"
+        return next(iter(today), own) + profile
+
     def types(self, layout: Layout) -> Iterator[GpuType]:
         """Yield the whole GPUs and each slice as *layout* has them, also those that it has none of."""
         counts = Counter[str]()
@@ -68,7 +80,7 @@ def _board(by_name: Mapping[str, GpuType], name: str, board: Gpu | None, catalog
         cut[0].name.lower().partition(profile_of(cut[0]))[0].rstrip("_-:.") or name, board
     )
 
-    # A slice that is not there yet is called as AutoDetect=nvml would call it: by its GPU and its profile.
+    # A slice that is not there yet has a name that no other GPU's has.
     types = (by_name.get(row.name) or _type(f"{whole.name}_{row.name.partition(':')[2]}", row) for row in rows)
     slices = {profile_of(one): one for one in types}
 

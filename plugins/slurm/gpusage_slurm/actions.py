@@ -108,7 +108,7 @@ def _require_no_shares() -> None:
         RequestError: There are such jobs, or slurmctld does not answer.
     """
     try:
-        jobs = find_shared_jobs(("waiting", "running"))
+        jobs = [job for job in find_shared_jobs(("waiting", "running")) if not job.other_types]
     except RequestError as error:
         message = f"{error} Whether rewritten jobs still need gpusage cannot be seen; add --with-jobs to go on."
         raise RequestError(message) from error

@@ -98,6 +98,10 @@ def past_jobs(text: str, origin: str) -> Iterator[PastJob]:
     between = _delimiter_of(lines[0])
     names = lines[0].split(between)
     missing = [name for name in REQUIRED_COLUMNS if name not in names]
+    if between in ",=/":
+        rule = "must have another delimiter than AllocTRES has inside"
+        message = f"File {origin!r} {rule}; got {between!r}. Write it with: {COMMAND}"
+        raise RequestError(message)
     if missing:
         got = repr(lines[0][:80]) if text else "nothing"
         message = f"File {origin!r} must have the column {missing[0]!r}; got {got}. Write it with: {COMMAND}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.capture import ON_START
+from observed_programs import broken
 
 PYTHONS = sorted({sys.executable, *map(str, Path.home().glob(".pyenv/versions/*/bin/python"))})
 """Of pyenv, where it is installed."""
@@ -61,3 +63,37 @@ def test_it_starts_and_ends_alike(tmp_path: Path, python: str, torch: str, optio
         endings.append((done.returncode, output, done.stderr))
     assert endings[0] == endings[1]
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "raise SystemExit(9)",
+        pytest.param("raise Exception", marks=pytest.mark.nightly),
+        pytest.param("return ...", marks=pytest.mark.nightly),
+    ],
+)
+@pytest.mark.parametrize("torch", TORCHES)
+def test_a_start_that_fails_anywhere_changes_nothing(tmp_path: Path, torch: str, how: str) -> None:
+    (tmp_path / "torch.py").write_text(TORCHES[torch])
+    (tmp_path / "main.py").write_text("import torch\nprint(torch.name)")
+
+    def ending(text: str) -> tuple[int, bytes, bytes]:
+        variables = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
+        if text:
+            shutil.copytree(ON_START, tmp_path / "start", dirs_exist_ok=True)
+            (tmp_path / "start/sitecustomize.py").write_text(text)
+            variables |= {"PYTHONPATH": str(tmp_path / "start"), "GPUSAGE_LEARN": str(tmp_path / "runs/1")}
+        done = subprocess.run(
+            [sys.executable, "main.py"], cwd=tmp_path, env=variables, capture_output=True, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    alone, text = ending(""), (ON_START / "sitecustomize.py").read_text()
+    # The spared are Python's own way through the import; what `find_spec` returns, Python takes.
+    spared = ("_initializing", "_run_next", "_is_of_signal", *(("find_spec",) if how == "return ..." else ()))
+    texts = [each for each in broken(text, how, spared=spared) if f"{how}\n        return None" not in each]
+    assert len(texts) > 8
+    for each in texts[:: 4 if how.startswith("raise SystemExit") else 1]:
+        assert ending(each) == alone, each
+    assert ending(text.replace("observer.py", "removed.py")) == alone

@@ -9,6 +9,7 @@ import pytest
 
 from gpusage.capture.inside.scratch_files import overlaid
 from gpusage.capture.programs import is_job_script, program_of, programs_in_script
+from gpusage.cli.capture import _read_programs
 from gpusage_hooks.errors import RequestError
 
 
@@ -129,3 +130,8 @@ def test_a_folder_with_a_mount_in_it_has_no_overlay() -> None:
         Path("/home/u"),
         Path("/scratch"),
     ]
+
+
+def test_a_program_without_its_python_runs_by_the_usual_one() -> None:
+    (program,) = _read_programs(("train.py", "--lr", "0.1"), None)
+    assert (program.python, program.words) == (("python",), ("train.py", "--lr", "0.1"))

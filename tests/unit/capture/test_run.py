@@ -273,7 +273,6 @@ def test_no_job_is_submitted_with_a_guess(tmp_path: Path) -> None:
         ),
         (["--shell", "cd nowhere; python a.py"], "must be there for the program to run in; got none"),
         (["nowhere.sbatch"], "Script 'nowhere.sbatch' must be a readable file"),
-        (["train.py"], "got the Python program 'train.py'. For a program, write 'gpusage capture -- python train.py'."),
         (["binary.sbatch"], "got a script with none. For a program, write 'gpusage capture -- python train.py'."),
     ],
 )

@@ -53,3 +53,4 @@ def test_a_large_count_has_its_si_letter(value: float, text: str) -> None:
 def test_durations_are_read_by_people(time_s: float, text: str) -> None:
     assert tables.duration_text(time_s) == text
     assert tables.seconds_text(28_800) == "8 h 0 min"
+    assert tables.seconds_text(0) == "0 s"

@@ -45,11 +45,19 @@ def test_the_newest_jobs_on_whole_gpus_count_and_the_step_time_of_one_of_them(fo
     put(folder, 21, share="40")
     comment = comment_of_run(folder, GPUS) or ""
     assert comment == "learn=on,first_run=20+19+18+17,step_time=31ms@v100-sxm2-16gb"
-    assert len([*folder.iterdir()]) == first_run.MAXIMUM_RUNS
+    assert len([*folder.iterdir()]) == first_run.MAXIMUM_RUNS + 1
     assert (parse_comment(comment), parse_learn(comment)) == (None, None)  # it names no model
     request = parse_first_run(comment)
     assert request is not None
     assert (request.model, request.first_run, request.workload.alone.step_time_s) == ("", "20+19+18+17", 0.031)
+
+
+def test_runs_on_shares_push_out_none_on_a_whole_gpu(folder: Path) -> None:
+    put(folder, 1, **TIMED)
+    for job in range(2, 40):
+        put(folder, job, share="40")
+    assert comment_of_run(folder, GPUS) == "learn=on,first_run=1,step_time=31ms@v100-sxm2-16gb"
+    assert len([*folder.iterdir()]) == 1 + first_run.MAXIMUM_RUNS
 
 
 def test_an_edited_program_takes_its_jobs_with_it(folder: Path) -> None:

@@ -46,10 +46,13 @@ def test_a_name_is_taken_for_a_gpu_and_the_site_says_for_which(tmp_path: Path, m
         {"big": "h100-sxm5-80gb", "a100": "a100-sxm4-80gb"},
     )
     assert taken_for(tmp_path, monkeypatch, '{ big = "h1000" }', "gpus")[1] == (
-        "gpusage: error: Key 'gpus.aliases.big' must name a GPU of the catalogue. GPU 'h1000' must be a name of the "
-        "catalogue; got an unknown name. Did you mean 'h100-sxm5-80gb'?"
+        "gpusage: error: Key 'gpus.aliases.big' must name a GPU of the catalogue; got 'h1000'. 'gpusage gpus' lists "
+        "the names."
     )
     assert "must be a word of your own" in str(taken_for(tmp_path, monkeypatch, '{ t4 = "v100" }', "gpus")[1])
+    assert "got a vendor's" in str(taken_for(tmp_path, monkeypatch, '{ nvidia = "v100" }', "gpus")[1])
+    cycle = taken_for(tmp_path, monkeypatch, '{ big = "huge", huge = "big" }', "gpus")[1]
+    assert "Key 'gpus.aliases.big' must name a GPU of the catalogue" in str(cycle)
     with pytest.raises(RequestError, match=r"Key 'gpus.aliases' of configuration 'x' must be a table; got"):
         parse_configuration("[gpus]\naliases = { big = 1 }", origin="x")
 

@@ -109,7 +109,7 @@ def test_who_may_not_read_the_store_is_told_so(tmp_path: Path, monkeypatch: pyte
     """A folder in the store's place is as unreadable for root as a private one for a user."""
     (tmp_path / "c.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}"\n')
     monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "c.toml"))
-    monkeypatch.setattr(report, "_read_accounting", lambda *_: pytest.fail("the accounting may take minutes"))
+    monkeypatch.setattr(report, "read_accounting", lambda *_: pytest.fail("the accounting may take minutes"))
     assert "Run this as root or as the daemon's user" in str(run().exception)
 
 

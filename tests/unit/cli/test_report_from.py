@@ -79,6 +79,7 @@ def test_jobs_that_slurm_sampled_show_what_shares_would_free(tmp_path: Path) -> 
 def test_without_what_slurm_can_sample_hours_are_shown_and_what_is_needed(tmp_path: Path) -> None:
     done = report(tmp_path, job("1"), job("2", AllocTRES="gres/gpu:v100=2,gres/gpu=2", NodeList="v1"))
     text = words(done)
+    assert "no GPU memory at all" not in text
     assert "v100-sxm2-16gb 1 2.00 2.00" in text
     assert (
         "Slurm's accounting has them with AccountingStorageTRES=gres/gpu and a JobAcctGatherType in slurm.conf" in text
@@ -109,7 +110,9 @@ def test_nothing_is_lost_without_a_word(tmp_path: Path) -> None:
     document = json.loads(report(tmp_path, *jobs, options=("--json",)).output)
     assert document["left_out"] == {"had no GPU": 2, "has not ended": 1, "the row has too few cells": 1}
     assert "had no GPU 2" in words(report(tmp_path, *jobs))
-    assert "No job that ended on GPUs. Slurm's accounting has them with" in words(report(tmp_path))
+    nothing = words(report(tmp_path))
+    assert "No job that ended on GPUs. Slurm's accounting has them with" in nothing
+    assert nothing.startswith("GPU usage of all jobs What the file has")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,13 @@ def test_files_of_weights_are_refused_and_not_read(tmp_path: Path) -> None:
         read_model(str(tmp_path / "model.pth"), {})
 
 
+def test_a_configuration_under_another_name_is_told_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "qwen3.json"
+    path.write_text("{}")
+    with pytest.raises(GraphError, match=r"must be called config\.json; got another name\. Rename it"):
+        read_model(str(path), {})
+
+
 def test_a_file_of_another_program_is_told_what_to_give_instead(tmp_path: Path) -> None:
     path = tmp_path / "llama.gguf"
     path.write_bytes(b"GGUF")

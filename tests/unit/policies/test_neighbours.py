@@ -58,7 +58,7 @@ def test_a_job_is_kept_off_a_promise_that_it_would_break_and_told() -> None:
     decision = decide_veto(policy_input, draft)
     assert decision is not None
     assert decision.request == replace(draft.request, avoided_nodes=("n1",))
-    assert decision.reasons == ("cheap", "kept off n1, where a promised latency might not hold")
+    assert decision.reasons == ("cheap", "avoids n1, where a promised latency might not hold")
 
 
 def test_it_is_kept_off_another_users_share_unless_the_site_wants_that() -> None:

@@ -138,3 +138,13 @@ def test_the_more_fast_gpus_are_free_the_less_a_job_gives_way(
     assert gives_way(gain, gains, least_rank(free + 1, 9, slower)) <= gives_way(
         gain, gains, least_rank(free, 9, slower)
     )
+
+
+@pytest.mark.parametrize("gain", [1.0, 1.1])
+def test_the_like_of_the_best_gpu_is_not_worth_a_preference(gain: float) -> None:
+    """Of two kinds of nodes with one GPU, one has its feature."""
+    of = make_input(gain)
+    named = replace(of.candidates[0], pool=replace(of.candidates[0].pool, site_type="named"))
+    bare = replace(named, pool=replace(named.pool, site_type="bare", feature=None))
+    assert decided(replace(of, candidates=(named, bare))) is None
+    assert decided(replace(of, candidates=(named, bare, of.candidates[1]))) is not None

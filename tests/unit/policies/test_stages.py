@@ -131,7 +131,7 @@ def test_one_whole_gpu_goes_on() -> None:
         (GpuRequest(gpu_count=2), Code.KEEP, "the job asks for 2 GPUs, and gpusage changes only requests for one"),
         (GpuRequest(gpu_count=1, obstacles=("--exclusive takes it all",)), Code.KEEP, "--exclusive takes it all"),
         (GpuRequest(gpu_count=0, mps_thread_percent=5), Code.KEEP, "the job asks for a share of a GPU already"),
-        (GpuRequest(gpu_count=1, gpu_type="a100"), Code.KEEP, "this cluster has no GPU of type 'a100'"),
+        (GpuRequest(gpu_count=1, gpu_type="a100"), Code.KEEP, "no node that it may use has a GPU of type 'a100'"),
     ],
 )
 def test_the_rest_is_refused_with_a_reason(request_: GpuRequest, code: Code, reason: str) -> None:
@@ -183,7 +183,7 @@ def test_a_gpu_that_the_catalogue_does_not_know_is_left_alone() -> None:
 def test_a_cluster_without_gpus_is_said_to_have_none() -> None:
     decision = eligible(make_input())
     assert decision is not None
-    assert decision.reasons == ("this cluster has no GPU",)
+    assert decision.reasons == ("no node that it may use has a GPU",)
 
 
 @pytest.mark.parametrize("named", ["v100", "V100", "v100-sxm2-16gb"])

@@ -216,6 +216,14 @@ def test_a_known_step_turns_no_ratio_round(times: float, batch_size: int, mode: 
         assert after == pytest.approx([times * each for each in before])
 
 
+def test_bytes_are_as_many_however_long_the_step_takes() -> None:
+    for run in (with_step(0.5, RUN, V100), replace(with_step(3.0, RUN, V100), mode="infer")):
+        plain = PLAIN.predict(GRAPH, replace(run, alone=SoloRun()), [V100, H100])
+        for before, after in zip(plain, PLAIN.predict(GRAPH, run, [V100, H100]), strict=True):
+            shorter = before.step_time_s.value / after.step_time_s.value
+            assert after.dram_activity.value == pytest.approx(min(before.dram_activity.value * shorter, 1.0))
+
+
 @given(times=st.floats(0.3, 4.0), mode=st.sampled_from(["infer", "train"]))
 @settings(max_examples=40, deadline=None)
 def test_a_price_does_not_jump_where_a_step_becomes_a_little_longer(times: float, mode: Mode) -> None:

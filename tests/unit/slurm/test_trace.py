@@ -55,6 +55,11 @@ def test_no_comment_passes_for_a_job_where_nobody_knew_what_stands_between_cells
     assert [job.model for job in past_jobs(text, "f")] == ["/home/ann/net.onnx", "timm:resnet50\u2028x"]
 
 
+def test_a_comma_stands_in_a_cell_already() -> None:
+    with pytest.raises(RequestError, match="must have another delimiter than AllocTRES has inside; got ','"):
+        [*past_jobs(HEAD.replace("|", ","), "f")]
+
+
 def test_a_job_that_had_a_share_asked_for_one_gpu() -> None:
     text = HEAD + "7|ann|2026-10-01T10:00:00|3600|120|billing=25,cpu=4,gres/mps=25,node=1|\n"
     assert [*past_jobs(text, "f")] == [replace(ANNS_JOB, gpu_count=1, gpu_type=None, model=None)]

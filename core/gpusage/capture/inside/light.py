@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import wraps
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +19,8 @@ from gpusage.capture.inside.observer import AUTOCAST, Wrapper, weights_of
 LARGE_ELEMENTS = 1 << 16
 """Least elements of a weight without initial values: untouched memory takes no room."""
 _FILLS = ("normal_", "uniform_", "trunc_normal_", "copy_", "zero_", "fill_")
-_LOADER_WORDS = ("prefetch_factor", "multiprocessing_context", "pin_memory_device")
-# Of `num_workers` in DataLoader's arguments.
-_WORKERS_PLACE = 5
+# DataLoader's usual arguments: it refuses options of workers without any worker.
+_NO_WORKERS = {"num_workers": 0, "prefetch_factor": None, "multiprocessing_context": None, "persistent_workers": False}
 _CHECKPOINT_WORDS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
 
@@ -106,18 +106,13 @@ def _load_without_workers() -> None:
     from torch.utils.data import DataLoader  # after the other replacements
 
     loader: Any = DataLoader
-    begin = loader.__init__
+    begin, form = loader.__init__, signature(loader.__init__)
 
-    def begin_alone(self: Any, *args: Any, **kwargs: Any) -> None:
-        words = {name: value for name, value in kwargs.items() if name not in _LOADER_WORDS}
-        # DataLoader refuses options of workers without any worker.
-        words |= {"persistent_workers": False}
+    def begin_alone(*args: Any, **kwargs: Any) -> None:
+        bound = form.bind(*args, **kwargs)
         # Workers would start processes of their own for the few batches that are read.
-        if len(args) > _WORKERS_PLACE:
-            args = (*args[:_WORKERS_PLACE], 0, *args[_WORKERS_PLACE + 1 :])
-        else:
-            words["num_workers"] = 0
-        begin(self, *args, **words)
+        bound.arguments.update(_NO_WORKERS)
+        begin(*bound.args, **bound.kwargs)
 
     loader.__init__ = begin_alone
 

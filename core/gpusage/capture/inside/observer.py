@@ -55,6 +55,7 @@ class Call:
         generated: Tokens of the prompt and new tokens, if a language model generates.
         count: Number of such calls.
         outer: The call that made it, of a module that is taken apart.
+        has_backward: Whether a backward pass may have gone through it.
     """
 
     module: nn.Module
@@ -66,6 +67,7 @@ class Call:
     generated: tuple[int, int] | None = None
     count: int = 1
     outer: Call | None = None
+    has_backward: bool = False
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of its tensors, without scalars."""
@@ -97,6 +99,7 @@ class Observer:
     _outer: Call | None = None
     original: Any = nn.Module.__call__
     _observed: Any = None
+    _passed: frozenset[int] = frozenset()
 
     def install(self) -> None:
         """Begin to observe."""
@@ -119,7 +122,8 @@ class Observer:
             @wraps(forward)
             def call_forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
                 # Called by the program itself, it stands for the module.
-                is_within = module_class.__call__ is not observer._observed or id(self) in observer.apart
+                is_within = module_class.__call__ is not observer._observed
+                is_within = is_within or id(self) in observer.apart or id(self) in observer._passed
                 return (forward if is_within else module_class.__call__)(self, *args, **kwargs)
 
             own_class.forward = call_forward
@@ -154,7 +158,11 @@ class Observer:
             isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs))
         )
         if is_other or is_put_into_a_model or next(weights_of(module), None) is None:
-            return self.original(outer, *args, **kwargs)
+            before, self._passed = self._passed, self._passed | {id(outer)}
+            try:
+                return self.original(outer, *args, **kwargs)
+            finally:
+                self._passed = before
 
         call = self._note(module, args, kwargs)
         # Calls within this one are not observed.

@@ -15,48 +15,38 @@ Invariants:
 
 import os
 import sys
-from time import perf_counter
+from time import perf_counter, thread_time
 
 CYCLES = 2  # full ones: a GradScaler often skips the first update
 WARM_UP, TIMED = 8, 24  # updates in which compilers and cuDNN still choose; updates that are timed then
 STEADY = 1.25  # of the two halves of the timed steps; beyond it the GPU's queue may hide their true length
 INFERENCE_CALLS = 32  # equal ones without a gradient and an update, after which the program is taken for inference
-BUDGET_S = 0.05
+BUDGET_S = 0.05  # of the processor: a busy host ends nothing
 MAXIMUM_READS, MAXIMUM_CALLS, MAXIMUM_LEAVES, MAXIMUM_PARTS = 20_000, 64, 1_000, 1_000
-MAXIMUM_UPDATES = 128  # of all optimizers: the first one may be given up
-MAXIMUM_CHARACTERS, MAXIMUM_RECORDS = 1 << 18, 64  # as `gpusage.cli.cards.first_run` reads it; of a script
+MAXIMUM_CHARACTERS = 1 << 18  # as `gpusage.cli.cards.first_run` reads it
+MAXIMUM_RECORDS, MAXIMUM_SCRIPTS, COMPARED = 64, 256, 16  # of a script; each has a folder; of which the oldest goes
 MAXIMUM_PROGRAM_BYTES = 1 << 20
 LEAST_FREE_BYTES = 256 << 20  # of the host's memory
-PRIME = 2**128 - 159
+CALLER = 3  # of a method of `Run`: between them are `guarded` and `Descriptor.__get__`
 SCHEMA = "gpusage.first-run/2"
 COMPILERS = ("torch.compile", "torch.export", "torch.compiler.")
-_FOLDER = os.path.dirname((lambda: 0).__code__.co_filename)
 _NAMES = [type.__dict__[name].__get__ for name in ("__module__", "__qualname__")]
-_getsignal, _get_ident = sys.modules["_signal"].getsignal, sys.modules["_thread"].get_ident
+_get_ident, _signal = sys.modules["_thread"].get_ident, sys.modules["_signal"]
 
 
-def observe(record, folder):
-    """Return what begins the observation; *record* is the folder of this script's records, *folder* ours."""
-    begun_s = perf_counter()
-    run = Run(record, folder, program_document())
-    run.spent_s = perf_counter() - begun_s
-    return run.begin
+def observe(record, folder, is_of_signal):
+    """Return what begins the observation.
 
-
-def digest_of(content):
-    """Return the digest of *content*, which protects nothing: a bare Python has no other of this speed."""
-    return "%d:%032x" % (len(content), int.from_bytes(content, "little") % PRIME)
-
-
-def program_document():
-    """Return what tells which program runs: its main file as it is now, and the words that start it."""
+    *record* is the folder of this script's records, *folder* ours; *is_of_signal* tells what is the program's error.
+    """
+    begun_s = thread_time()
     main = sys.modules["__main__"]
     path = os.path.abspath(main.__file__)
     with open(path, "rb", buffering=0) as file:
         content = file.read(MAXIMUM_PROGRAM_BYTES)
     spec = getattr(main, "__spec__", None)
     start = ["-m", spec.name] if spec else [path]
-    return {
+    document = {
         "schema": SCHEMA,
         "job": os.environ.get(os.environ.get("GPUSAGE_LEARN_JOB", ""), ""),
         "program": path,
@@ -65,20 +55,18 @@ def program_document():
         "folder": os.getcwd(),
         "share": os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100",
     }
+    run = Run(record, folder, is_of_signal, document)
+    run.spent_s = thread_time() - begun_s
+    return run.begin
 
 
-def is_hindered():
-    """Return whether another tool has its hooks in Python, or the host is short of memory."""
-    monitoring = getattr(sys, "monitoring", None)
-    if sys.gettrace() or sys.getprofile() or (monitoring and any(map(monitoring.get_tool, range(6)))):
-        return True
-    with open("/proc/meminfo", "rb", buffering=0) as file:
-        words = file.read(4096).split()
-    return int(words[words.index(b"MemAvailable:") + 1]) << 10 < LEAST_FREE_BYTES
+def digest_of(content):
+    """Return the digest of *content*, which protects nothing: a bare Python has no other of this speed."""
+    return "%d:%032x" % (len(content), int.from_bytes(content, "little") % (2**128 - 159))
 
 
 class Descriptor:
-    """Stands in the place of an attribute of a class, and calls *note* with each instance and frame that reads it."""
+    """Stands in the place of an attribute of a class, and calls *note* with each instance of which it is read."""
 
     def __init__(self, owner, name, note):
         self.owner, self.name, self.note = owner, name, note
@@ -88,9 +76,9 @@ class Descriptor:
 
     def __get__(self, instance, owner=None):
         """Return the original attribute; without an instance as well."""
-        if instance is not None and self.note is not None:
+        if instance is not None:
             try:
-                self.note(instance, sys._getframe(1))
+                self.note(instance)
             except RecursionError:  # ours: what follows needs as many frames, and fails by itself
                 pass
         return self.original if self.bind is None else self.bind(instance, owner)
@@ -99,15 +87,10 @@ class Descriptor:
         """Put the original attribute back, unless somebody has put another one there."""
         if self.owner.__dict__.get(self.name) is self:
             setattr(self.owner, self.name, self.original)
-        self.note = None
 
 
 class Events(dict):  # type: ignore[type-arg]  # Python 3.8 reads it
     """PyTorch's names of what the program uses: a known one costs a look-up in C, each new one is told once."""
-
-    def __init__(self, log, report):
-        super().__init__()
-        self.log, self.report = log, report
 
     def __missing__(self, event):
         self[event] = None
@@ -119,52 +102,39 @@ def guarded(method):
     """Return *method* of `Run` with its time counted, and with nothing that it raises but what is the program's."""
 
     def call(run, *args):
-        begun_s = perf_counter()
+        begun_s = thread_time()
+        run.read_count += 1
         try:
-            is_over = run.is_over or os.getpid() != run.process or run.spent_s > BUDGET_S
-            if is_over or sys.getprofile() or sys.gettrace():
+            is_over = run.is_over or run.spent_s > BUDGET_S or run.read_count > MAXIMUM_READS
+            if is_over or os.getpid() != run.process or sys.getprofile() or sys.gettrace():
                 run.end()
             elif _get_ident() == run.thread:
                 method(run, *args)
-            elif run.is_exhausted():
-                run.end()
         except RecursionError:  # the program is deep, and nothing is wrong with it
             pass
         except BaseException as error:
-            is_theirs = is_of_signal(error)
             try:
                 run.end()
             except BaseException as another:
-                if is_of_signal(another):
+                if run.is_of_signal(another):
                     raise
-            if is_theirs:
+            if run.is_of_signal(error):
                 raise
-        run.spent_s += perf_counter() - begun_s
+        run.spent_s += thread_time() - begun_s
 
     return call
 
 
-def is_of_signal(error):
-    """Return whether a handler of a signal raised *error*, which happened to come while we looked."""
-    trace = error.__traceback__
-    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == _FOLDER:
-        trace = trace.tb_next
-    if trace is None:
-        return isinstance(error, KeyboardInterrupt)
-    code = trace.tb_frame.f_code
-    return any(getattr(_getsignal(number), "__code__", None) is code for number in range(1, 65))
-
-
 class Run:
-    """A run of the program of *document*; *record* and *folder* are as for `observe`."""
+    """A run of the program of *document*; the others are as for `observe`."""
 
-    def __init__(self, record, folder, document):
-        self.record, self.folder, self.document = record, folder, document
+    def __init__(self, record, folder, is_of_signal, document):
+        self.record, self.folder, self.is_of_signal, self.document = record, folder, is_of_signal, document
         self.process, self.thread, self.spent_s = os.getpid(), _get_ident(), 0.0
         self.descriptors, self.calls, self.optimizers, self.times_s, self.cycles = [], {}, {}, [], []
         self.torch = self.path = self.log = self.events = self.text = None
-        self.read_count = self.update_count = self.any_count = 0
-        self.passes = {}
+        self.read_count = self.update_count = 0
+        self.passes, self.counts, self.is_whole = {}, {}, document["share"] == "100"
         self.is_compiled = self.has_scaler = self.is_over = False
 
     @guarded
@@ -172,15 +142,22 @@ class Run:
         """Look from now on at *torch*, the program's PyTorch."""
         is_patched = torch.nn.Module.__call__ is not torch.nn.Module._wrapped_call_impl
         is_aside = self.thread != sys.modules["threading"].main_thread().ident  # only this thread's calls are seen
-        if is_hindered() or is_patched or is_aside:
-            self.end()
-            return
+        monitoring = getattr(sys, "monitoring", None)
+        is_monitored = monitoring and any(map(monitoring.get_tool, range(6)))
+        with open("/proc/meminfo", "rb", buffering=0) as file:
+            words = file.read(4096).split()
+        free_bytes = int(words[words.index(b"MemAvailable:") + 1]) << 10
+        if is_patched or is_aside or is_monitored or free_bytes < LEAST_FREE_BYTES:
+            raise RuntimeError  # `guarded` ends the observation
+
         self.torch = torch
         self.tensors = (torch.Tensor, torch.nn.Parameter)
         self.outer = torch.nn.Module._wrapped_call_impl.__code__
         self.step = torch.optim.Optimizer.profile_hook_step(max).__code__
-        self.log = torch._C._log_api_usage_once
-        self.events = torch._C._log_api_usage_once = Events(self.log, self.on_event).__getitem__
+        events = Events()
+        self.log, events.report = torch._C._log_api_usage_once, self.on_event
+        events.log, self.events = self.log, events.__getitem__
+        torch._C._log_api_usage_once = self.events
         self.descriptors.append(Descriptor(torch.nn.Module, "_compiled_call_impl", self.on_call))
         self.descriptors.append(Descriptor(torch.optim.Optimizer, "_optimizer_step_code", self.on_update))
 
@@ -203,25 +180,19 @@ class Run:
                 del os.environ["PYTHONPATH"]
         self.folder = ""
 
-    def is_exhausted(self):
-        """Count a look, and return whether there were too many."""
-        self.read_count += 1
-        return self.read_count > MAXIMUM_READS
-
     @guarded
     def on_event(self, event):
         """End where a compiler begins: it would take our descriptors for the program's."""
-        if event.startswith(COMPILERS) and self.torch is not None:
+        if event.startswith(COMPILERS):
             self.is_compiled = True
             self.write()
             self.end()
 
     @guarded
-    def on_call(self, module, frame):
-        """Note the call of a module that *frame* begins, if it is within no other."""
-        if self.is_exhausted():
-            self.end()
-        if self.torch is None or frame.f_code is not self.outer:
+    def on_call(self, module):
+        """Note the call of *module* that begins, if it is within no other."""
+        frame = sys._getframe(CALLER)
+        if frame.f_code is not self.outer:
             return
         torch, outer = self.torch, frame.f_back
         while outer is not None and outer.f_code is not self.outer:
@@ -239,8 +210,7 @@ class Run:
         call = self.calls.get(key)
         if call is None:
             if len(self.calls) >= MAXIMUM_CALLS:
-                self.end()
-                return
+                raise RuntimeError
             is_cast = torch.is_autocast_enabled("cuda")
             call = self.calls[key] = {
                 "class": name_of(module),
@@ -301,22 +271,23 @@ class Run:
         return [*self.shape(weight), weight.requires_grad] if is_plain else [None, name_of(weight), True]
 
     @guarded
-    def on_update(self, optimizer, frame):
-        """Note an update by *optimizer*; one optimizer's updates bound the cycles."""
+    def on_update(self, optimizer):
+        """Note an update by *optimizer*; the one that leads bounds the cycles: the first may be given up."""
+        frame = sys._getframe(CALLER)
         if frame.f_code is not self.step:
             return
-        self.optimizers.setdefault(id(optimizer), name_of(optimizer))
-        self.any_count += 1
-        if self.any_count > MAXIMUM_UPDATES:
-            self.end()
-        if id(optimizer) != next(iter(self.optimizers)) or self.torch is None:
+        self.optimizers[name_of(optimizer)] = None
+        self.counts[id(optimizer)] = count = self.counts.get(id(optimizer), 0) + 1
+        if len(self.counts) > MAXIMUM_CALLS:
+            raise RuntimeError
+        if count <= self.update_count:
             return
-        self.update_count += 1
+        self.update_count = count
         self.times_s.append(perf_counter())
         if self.update_count <= CYCLES + 1:
             caller = frame.f_back
             for _ in range(8):
-                self.has_scaler = self.has_scaler or caller.f_globals.get("__name__") == "torch.amp.grad_scaler"
+                self.has_scaler |= caller.f_globals.get("__name__") == "torch.amp.grad_scaler"
                 caller = caller.f_back or caller
             # The first cycle has no beginning: what came before its update may have been an evaluation.
             self.cycles = [*self.cycles, min(self.passes.values(), default=1)][-CYCLES:]
@@ -332,7 +303,7 @@ class Run:
         """Return the time of an update on a whole GPU; ``None`` if nobody knows it without waiting for the GPU."""
         times_s = self.times_s[WARM_UP:]
         steps_s = [later - one for one, later in zip(times_s, times_s[1:])]
-        if len(steps_s) < TIMED or self.document["share"] != "100" or not self.torch.cuda.is_initialized():
+        if len(steps_s) < TIMED or not self.is_whole or not self.torch.cuda.is_initialized():
             return None
         middle = len(steps_s) // 4
         halves_s = [sorted(steps_s[: 2 * middle])[middle], sorted(steps_s[2 * middle :])[middle]]
@@ -344,10 +315,10 @@ class Run:
         distributed, world, rank = torch.distributed, int(os.environ.get("WORLD_SIZE", "1")), 0
         if distributed.is_available() and distributed.is_initialized():
             world, rank = distributed.get_world_size(), distributed.get_rank()
-        # The next sbatch of the script removes old ones; an array of jobs must not fill its user's home until then.
-        if rank or (not self.path and os.path.isdir(self.record) and len(os.listdir(self.record)) >= MAXIMUM_RECORDS):
-            self.end()
-            return
+        if rank:
+            raise RuntimeError
+        if not self.path:
+            self.make_folder()
         step_time_s = self.step_time_s()
         timed = {"step_time_s": step_time_s, "gpu": torch.cuda.get_device_name() if step_time_s else ""}
         # The second time only the step time is new.
@@ -355,28 +326,48 @@ class Run:
             {
                 **self.document,
                 "calls": list(self.calls.values()),
-                "optimizers": list(self.optimizers.values()),
+                "optimizers": list(self.optimizers),
                 "accumulate": min(self.cycles) if self.update_count > CYCLES else None,
                 "compile": self.is_compiled,
                 "scaler": self.has_scaler,
                 "world": world,
-                "tf32": torch.get_float32_matmul_precision() != "highest",
             }
         )
         text = "%s,%s" % (self.text[:-1], json_text(timed)[1:])
-        name = "%s.%s.json" % (self.document["job"] or "0", self.document["program_digest"][-8:])
-        path = self.path or os.path.join(self.record, name)
-        for folder in (os.path.dirname(self.record), self.record):
-            os.makedirs(folder, 0o700, exist_ok=True)
-        flags = os.O_TRUNC if self.path else os.O_EXCL | os.O_CREAT
-        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
-        self.path, is_whole = path, False
+        words = (self.document["job"] or "0", self.document["program_digest"][-8:], "" if self.is_whole else "share.")
+        path, is_written = self.path or os.path.join(self.record, "%s.%s.%sjson" % words), False
         try:
-            is_whole = len(text) <= MAXIMUM_CHARACTERS and os.write(file, text.encode("ascii")) == len(text)
+            with open(path, "wb" if self.path else "xb", buffering=0) as file:
+                os.fchmod(file.fileno(), 0o600)
+                self.path = path
+                is_written = len(text) <= MAXIMUM_CHARACTERS and file.write(text.encode("ascii")) == len(text)
         finally:
-            os.close(file)
-            if not is_whole:  # no room
+            if self.path and not is_written:  # no room
                 os.unlink(path)
+
+    def make_folder(self):
+        """Make the folder of the record if one may be written, and remove one of many other scripts'."""
+        folder, runs = self.record, os.path.dirname(self.record)
+        while not os.path.isdir(folder):
+            folder = os.path.dirname(folder)
+        # A program that runs as somebody else (su, sudo -E) leaves nothing in this user's home; beyond a limit of file
+        # sizes the system ends a program that has made Python heed this; the next sbatch removes what an array leaves.
+        is_own = os.stat(folder).st_uid in (0, os.geteuid())
+        is_full = folder == self.record and len(os.listdir(folder)) >= MAXIMUM_RECORDS
+        if is_full or not is_own or _signal.getsignal(_signal.SIGXFSZ) != _signal.SIG_IGN:
+            raise RuntimeError
+        if folder == self.record:
+            return
+
+        # Each generated script has a folder of its own. To compare all would take long on a file server.
+        os.makedirs(runs, 0o700, exist_ok=True)
+        others = [each for each in os.scandir(runs) if each.is_dir(follow_symlinks=False)]
+        if len(others) >= MAXIMUM_SCRIPTS:
+            oldest = min(others[:COMPARED], key=lambda each: each.stat().st_mtime)
+            for each in os.scandir(oldest):
+                os.unlink(each)
+            os.rmdir(oldest)
+        os.makedirs(self.record, 0o700, exist_ok=True)
 
 
 def name_of(value):
@@ -386,10 +377,8 @@ def name_of(value):
 
 def json_text(value):
     """Return *value* as JSON: Python's own module is not loaded in every Python."""
-    if value is None or value is True or value is False:
-        return {None: "null", True: "true", False: "false"}[value]
-    if type(value) in (int, float):
-        return repr(value)
+    if type(value) in (type(None), bool, int, float):
+        return repr(value).lower().replace("none", "null")
     if type(value) is str:
         if value.isascii() and value.isprintable() and '"' not in value and "\\" not in value:
             return '"%s"' % value

@@ -12,6 +12,24 @@ import sys
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
+def _is_of_signal(error):
+    """Return whether a handler of a signal raised *error*, which happened to come while we looked.
+
+    Python gives a handler the frame that it interrupts; Control-C has none, and neither has what another thread raises.
+    """
+    frame, trace = None, error.__traceback__
+    try:
+        while trace is not None:
+            interrupted, frame, trace = frame, trace.tb_frame, trace.tb_next
+            for local in frame.f_locals.values():
+                if interrupted and any(each is interrupted for each in (local if type(local) is tuple else (local,))):
+                    return True
+        is_ours = frame is not None and os.path.dirname(frame.f_code.co_filename) == _FOLDER
+        return isinstance(error, KeyboardInterrupt) or (is_ours and type(error).__module__ != "builtins")
+    except Exception:  # the program forbids such looks
+        return False
+
+
 def _watched_class(finder):
     """Return the class of a spec that tells of its module's import by what the import system sets before and after."""
     bootstrap, external = sys.modules["_frozen_importlib"], sys.modules["_frozen_importlib_external"]
@@ -32,7 +50,7 @@ def _watched_class(finder):
             try:
                 self._observe(is_begin)
             except BaseException as error:  # the program must not notice; a handler of its signals may have raised
-                if getattr(observer, "is_of_signal", bool)(error):
+                if _is_of_signal(error):
                     raise
 
         def _observe(self, is_begin):
@@ -41,7 +59,7 @@ def _watched_class(finder):
                 sys.meta_path.remove(finder)
                 path = os.path.join(_FOLDER, "observer.py")
                 external.SourceFileLoader("observer", path).exec_module(observer)
-                self.begin = observer.observe(os.environ["GPUSAGE_LEARN"], _FOLDER)
+                self.begin = observer.observe(os.environ["GPUSAGE_LEARN"], _FOLDER, _is_of_signal)
                 return
             self.__class__ = bootstrap.ModuleSpec
             begin = self.__dict__.pop("begin", None)
@@ -55,15 +73,18 @@ class _Finder(object):
     """Finds PyTorch by the other finders, and lets its spec be watched."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
-            return None
-        for other in sys.meta_path[sys.meta_path.index(self) + 1 :]:  # those before this one have found nothing
-            find = getattr(other, "find_spec", None)  # old ones have none
-            spec = find(name, path, target) if find else None
-            if spec is not None:
-                if type(spec) is sys.modules["_frozen_importlib"].ModuleSpec:
-                    spec.__class__ = _watched_class(self)
-                return spec
+        try:
+            # Those before this one have found nothing.
+            for other in sys.meta_path[sys.meta_path.index(self) + 1 :] if name == "torch" else ():
+                find = getattr(other, "find_spec", None)  # old ones have none
+                spec = find(name, path, target) if find else None
+                if spec is not None:
+                    if type(spec) is sys.modules["_frozen_importlib"].ModuleSpec:
+                        spec.__class__ = _watched_class(self)
+                    return spec
+        except BaseException as error:  # Python asks the finder that raised once more, with no frame of ours
+            if _is_of_signal(error):
+                raise
         return None
 
 
@@ -79,7 +100,7 @@ def _run_next():
     del ours
 
 
-sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _FOLDER]
+sys.path[:] = [each for each in sys.path if os.path.normpath(each) != _FOLDER]  # asks for no working folder
 sys.path_importer_cache.pop(_FOLDER, None)
 if sys.version_info >= (3, 8) and os.environ.get("GPUSAGE_LEARN") and os.environ.get("RANK", "0") == "0":
     sys.meta_path.insert(0, _Finder())

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MAXIMUM_BYTES = 1 << 18
 """Of one file, as `observer.py` limits it."""
 MAXIMUM_RUNS = 16
-"""Of one script: older ones are removed."""
+"""Of one script on whole GPUs, and as many on shares: older ones are removed."""
 MAXIMUM_JOBS = 4
 """The newest jobs on whole GPUs, whose usage decides."""
 SCHEMA = "gpusage.first-run/2"
@@ -120,9 +120,11 @@ def comment_of_run(
         files: What is sent along with the job, by its name there.
     """
     paths = sorted(folder.glob("*.json"), key=lambda path: path.lstat().st_mtime, reverse=True)
-    for path in paths[MAXIMUM_RUNS:]:
+    # Runs on shares show whether runs differ; they push out none of those whose usage decides.
+    kinds = [[path for path in paths if path.match("*.share.json") is is_share] for is_share in (False, True)]
+    for path in (path for of_kind in kinds for path in of_kind[MAXIMUM_RUNS:]):
         path.unlink(missing_ok=True)
-    runs = [run for path in paths[:MAXIMUM_RUNS] if (run := _read(path)) is not None]
+    runs = [run for of_kind in kinds for path in of_kind[:MAXIMUM_RUNS] if (run := _read(path)) is not None]
 
     # A job counts as a whole: its usage is that of all its programs.
     stale = {run.job for run in runs if not _is_unchanged(run, files)}

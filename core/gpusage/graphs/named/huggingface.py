@@ -134,8 +134,11 @@ def _read_configuration_file(path: str, source: str) -> dict[str, Any]:
         message = f"Configuration of model {quoted(source)} must be JSON; got something else. Check the file."
         raise GraphError(message) from error
     if not isinstance(configuration, dict) or not isinstance(configuration.get("model_type"), str):
-        timm = configuration.get("architecture") if isinstance(configuration, dict) else None
+        names = configuration if isinstance(configuration, dict) else {}
+        timm, diffusers = names.get("architecture"), names.get("_class_name")
         instead = f"Write timm:{printable(timm)}." if isinstance(timm, str) else "Give that of a transformers model."
+        if isinstance(diffusers, str):
+            instead = f"Export the {printable(diffusers)} of diffusers to ONNX or .pt2."
         message = f"Configuration of model {quoted(source)} must name its model_type; got none. {instead}"
         raise GraphError(message)
 
@@ -149,7 +152,17 @@ def _build_graph(
     model = build_on_meta(lambda: build_model(configuration, source), source)
     inputs = example_inputs(model, shape)
     graph = graph_from_module(model, (), keywords=inputs, name=printable(name), origin=source)
+    if model.config.model_type != configuration["model_type"] and _text_of(configuration):
+        kind = printable(configuration["model_type"])
+        note = f"transformers does not define {kind}: its text model alone is predicted, by text_config."
+        graph = replace(graph, notes=(*graph.notes, note))
     return with_quantized_weights(graph, configuration.get("quantization_config"))
+
+
+def _text_of(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of the text model within one of several, empty without it."""
+    text = configuration.get("text_config")
+    return text if isinstance(text, dict) and isinstance(text.get("model_type"), str) else {}
 
 
 def _with_defaults(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -197,6 +210,10 @@ def build_model(configuration: dict[str, Any], source: str) -> Any:  # a torch.n
     transformers = import_library("transformers")
     model_type = configuration["model_type"]
     mapping = transformers.CONFIG_MAPPING
+    # A model of images and text that is newer than transformers may have a text model that is not.
+    text = _text_of(configuration)
+    if model_type not in mapping and text.get("model_type") in mapping:
+        return build_model(text, source)
     if model_type not in mapping:
         near = difflib.get_close_matches(model_type[:80], list(mapping.keys()), n=1)
         hint = f"Did you mean {near[0]}?" if near else "Export the model to ONNX instead."

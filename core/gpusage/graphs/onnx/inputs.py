@@ -158,7 +158,12 @@ def _with_dimension_names(one: ValueInfo, shape: Mapping[str, Sequence[int]], mo
             raise GraphError(message)
         return ValueInfo(one.name, (_UNNAMED.format(one.name, 0), *shape[one.name]), one.element_type)
 
-    sizes = [_UNNAMED.format(one.name, place) if size is None else size for place, size in enumerate(one.sizes)]
+    # Paddle writes "?" for each, which names nothing.
+    unnamed = [isinstance(size, str) and not re.search(r"\w", size) for size in one.sizes]
+    sizes = [
+        _UNNAMED.format(one.name, place) if size is None or unnamed[place] else size
+        for place, size in enumerate(one.sizes)
+    ]
     return ValueInfo(one.name, tuple(sizes), one.element_type)
 
 
@@ -232,8 +237,14 @@ def _shape_values(
             )
             raise GraphError(message)
         for size, value in zip(rest, sizes, strict=True):
-            if isinstance(size, str):
-                values[size] = _check_size(value, size)
+            if not isinstance(size, str):
+                continue
+            if values.setdefault(size, _check_size(value, size)) != value:
+                message = (
+                    f"Dimension {quoted(size)} of model {quoted(model)} must have one size wherever it stands; "
+                    f"got {values[size]} and {value}. Correct the shape, or export the model with a name for each."
+                )
+                raise GraphError(message)
     return values
 
 

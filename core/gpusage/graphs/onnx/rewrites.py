@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 from gpusage.graphs.batch_sizes import ModelRun
@@ -53,28 +54,18 @@ def sorted_nodes(graph: OnnxGraph) -> Iterable[OnnxNode]:
     if all(producers.get(name, -1) < index for index, node in enumerate(graph.nodes) for name in node.inputs):
         return graph.nodes
 
-    # Kahn's algorithm: a node is ready when all producers of its inputs are in the list.
-    waiting = [len({producers[name] for name in node.inputs if name in producers}) for node in graph.nodes]
-    readers: dict[int, set[int]] = {}
-    for index, node in enumerate(graph.nodes):
-        for name in node.inputs:
-            if name in producers:
-                readers.setdefault(producers[name], set()).add(index)
-    ready = [index for index, count in enumerate(waiting) if not count]
-    for index in ready:
-        for reader in sorted(readers.get(index, ())):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)  # extends the loop over `ready`
-
-    if len(ready) < len(graph.nodes):
-        stuck = next(node for node, count in zip(graph.nodes, waiting, strict=True) if count)
+    before = {
+        index: {producers[name] for name in node.inputs if name in producers} for index, node in enumerate(graph.nodes)
+    }
+    try:
+        return [graph.nodes[index] for index in TopologicalSorter(before).static_order()]
+    except CycleError as error:
+        stuck = graph.nodes[min(error.args[1])]
         message = (
             f"Model must have no cycle; got one through node {quoted(stuck.name or stuck.op_type)}. "
             "Export the model again."
         )
-        raise GraphError(message)
-    return [graph.nodes[index] for index in ready]
+        raise GraphError(message) from error
 
 
 def restore_batch_normalizations(graph: OnnxGraph) -> tuple[OnnxGraph, int]:

@@ -57,7 +57,7 @@ def cluster_of_slurm_conf(path: str, catalogue: GpuCatalogue) -> Cluster | None:
         raise RequestError(message)
 
     default = next((each["partitionname"] for each in partitions if each.get("default", "").upper() == "YES"), None)
-    notes = naming_notes(nodes, pools, catalogue)
+    notes = naming_notes(pools, catalogue)
     return Cluster(manager=MANAGER, version="", pools=pools, default_partition=default, notes=notes)
 
 

@@ -27,6 +27,7 @@ _UNAVAILABLE_STATES = ("MAINT", "RESERVED", "PLANNED", "REBOOT", "BLOCKED", "POW
 _UNUSABLE_STATES = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
 LIMIT_WORD = re.compile(rf"(?:^| )gpusage-limit:({'|'.join(get_args(LimitedBy))})(?:\((\S*)\))?(?= |$)")
 """In a node's comment, what limits the memory of jobs there, and why that is no wall; the node's sampler writes it."""
+SLICE = re.compile(r"\d+g\.\d+gb")
 _SHARE_WORDS = re.compile(r"(?:^|,)(?:mps|shard)(?=[:,]|$)[^,(]*(?:\([^()]*\))?")
 
 
@@ -60,9 +61,15 @@ def free_gpus(gres: str, gres_used: str, site_type: str) -> int:
 
 
 def units_per_gpu(gres: str, site_type: str, name: str = "mps") -> int:
-    """Return how many units of *name* one GPU of *site_type* has in a node's GRES; 0 where it has none."""
-    count = count_of_type(counts(gres, "gpu"), site_type)
-    return count_of_type(counts(gres, name), site_type) // count if count else 0
+    """Return how many units of *name* one GPU of *site_type* has in a node's GRES; 0 where it has none.
+
+    Units without a type are of all whole GPUs of the node.
+    """
+    gpus, units = counts(gres, "gpu"), counts(gres, name)
+    if site_type and site_type in units:
+        return units[site_type] // gpus[site_type] if gpus.get(site_type) else 0
+    count = sum(each for kind, each in gpus.items() if not SLICE.search(kind.lower())) or sum(gpus.values())
+    return units.get("", 0) // count if count else 0
 
 
 def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int, name: str = "mps") -> int:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
 from typing import NamedTuple
 
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
-from gpusage_hooks.types import Cluster, GpuPool, NodeKind, Room
+from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 from gpusage_hooks.units import MIB
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import (
+    SLICE,
     NodeState,
     counts,
     free_gpus,
@@ -23,14 +23,10 @@ from gpusage_slurm.cluster.nodes import (
 )
 from gpusage_slurm.settings import MANAGER
 
-_SLICE = re.compile(r"\d+g\.\d+gb")
-_SOME_SLICE = re.compile(r"(?:^|[^a-z0-9])(?:mig|\dg)(?:[^a-z0-9]|$)")
-"""A word that names slices but not which: ``a100_mig``, ``3g``."""
+_SOME_SLICE = re.compile(r"(?<![a-z])mig(?![a-z])|(?<![a-z0-9])\dg(?![a-z])")
+"""A word that names slices but not which: ``a100mig``, ``3g``, ``1g5gb``."""
 _MEMORY = re.compile(r"(?:(?:gpu|hbm|vram)[_-]?|[_-])(\d{2,3})(?:gb?)?|(\d{2,3})gb?")
 """A feature that may tell a GPU's memory, without the GPU's name before it."""
-
-TO_SHARE = "To share "
-"""How the note begins by which GPUs can be shared."""
 
 
 def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -> Cluster:
@@ -44,13 +40,12 @@ def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -
         RequestError: slurmctld does not answer.
     """
     version = scontrol.version()
-    nodes = [*read_nodes(version)]
-    pools = pools_of(nodes, catalogue)
+    pools = pools_of(read_nodes(version), catalogue)
     return Cluster(
         manager=MANAGER,
         version="{}.{:02}".format(*version),
         pools=pools,
-        notes=naming_notes(nodes, pools, catalogue),
+        notes=naming_notes(pools, catalogue),
         default_partition=next((each["PartitionName"] for each in partitions if each.get("Default") == "YES"), None),
     )
 
@@ -101,14 +96,14 @@ def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPo
     return tuple(pools)
 
 
-def naming_notes(nodes: Iterable[NodeState], pools: Sequence[GpuPool], catalogue: GpuCatalogue) -> tuple[str, ...]:
+def naming_notes(pools: Sequence[GpuPool], catalogue: GpuCatalogue) -> tuple[str, ...]:
     """Return what to write in slurm.conf so that jobs get the GPUs of *pools*, a sentence for each trouble."""
-    notes, nodes = [], [*nodes]
+    notes = []
     for pool in pools:
         if pool.gpu is not None:
             continue
-        names = [node.name for node in nodes if pool.site_type in counts(node.gres, "gpu")]
-        where = ", ".join(names[:1]) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        first, *more = pool.node_names
+        where = first + (f" and {len(more)} more" if more else "")
         own = [pool.site_type] if pool.site_type else []
         gres = ":".join(("gpu", *own, str(max(pool.node_gpu_counts, default=1))))
         todo = "write Features=a100 there, or Gres=gpu:a100:4, by a name that `gpusage gpus` lists"
@@ -119,21 +114,22 @@ def naming_notes(nodes: Iterable[NodeState], pools: Sequence[GpuPool], catalogue
     # Without a feature a share lands on any type that has some, so only one that holds on all of them is given.
     unled = [pool.site_type for pool in pools if pool.mps_per_gpu and pool.holding_feature is None]
     if unled and sum(pool.may_hold_shares for pool in pools) > 1:
-        notes.append(f"no feature leads shares to {', '.join(unled)} alone: write Features=a100, say, on their nodes")
-    return (*notes, *filter(None, (_how_to_share(pools, catalogue),)))
+        name = unled[0] or "a100"
+        notes.append(f"no feature leads shares to {', '.join(unled)} alone: write Features={name}, say, on their nodes")
+    return (*notes, *filter(None, (how_to_share(pools, catalogue),)))
 
 
-def _how_to_share(pools: Iterable[GpuPool], catalogue: GpuCatalogue) -> str:
+def how_to_share(pools: Iterable[GpuPool], catalogue: GpuCatalogue) -> str:
     """Return the lines by which the whole GPUs of *pools* that cannot be shared could be; empty where all can."""
     known = ((pool, catalogue.find(pool.gpu)) for pool in pools if pool.gpu and not pool.mps_per_gpu)
-    bare = [pool for pool, gpu in known if gpu.parent_gpu is None and gpu.vendor == "nvidia"]
+    bare = [each for each, gpu in known if each.gpu_count and gpu.parent_gpu is None and gpu.vendor == "nvidia"]
     lines = "; ".join(
         f"on each node with {count} ',mps:{100 * count}' at the end of Gres, and in its gres.conf 'Name=mps "
         f"Count={100 * count} File=/dev/nvidia{f'[0-{count - 1}]' if count > 1 else 0} Flags=all_sharing'"
         for count in sorted({count for pool in bare for count in pool.node_gpu_counts})
     )
     types = ", ".join(pool.site_type for pool in bare)
-    return f"{TO_SHARE}{types}: GresTypes=gpu,mps in slurm.conf; {lines}" if bare else ""
+    return f"To share {types}: GresTypes=gpu,mps in slurm.conf; {lines}" if bare else ""
 
 
 def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], usual: str | None) -> str | None:
@@ -144,13 +140,8 @@ def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], u
         nodes: All nodes that count, each with its GPU types.
         usual: The feature to take if it is one; else the first in the order of the alphabet, so that it stays the same.
     """
-    on, elsewhere = list[set[str]](), set[str]()
-    for node, types in nodes:
-        if types == {site_type}:
-            on.append({*node.features})
-        else:
-            elsewhere |= {feature.casefold() for feature in node.features}
-
+    on = [{*node.features} for node, types in nodes if types == {site_type}]
+    elsewhere = {word.casefold() for node, types in nodes if types != {site_type} for word in node.features}
     exact = sorted(feature for feature in set.intersection(*on) if feature.casefold() not in elsewhere) if on else []
     is_alone = all(types == {site_type} for _, types in nodes if site_type in types)
     if not is_alone or not exact:
@@ -160,12 +151,10 @@ def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], u
 
 def _pool(name: str, members: list[tuple[NodeState, _Kind]]) -> GpuPool:
     """Return the pool called *name*; *members* are its nodes, each with its GPUs of the type."""
-    free, units, rooms = 0, set[int](), dict[NodeKind, list[Room]]()
-    free_by_kind, names = Counter[NodeKind](), dict[NodeKind, list[str]]()
     request = members[0][1].request
+    units = {units_per_gpu(node.gres, request) for node, _ in members}
+    nodes_of: dict[NodeKind, list[NodeState]] = {}
     for node, gpus in members:
-        units.add(units_per_gpu(node.gres, request))
-
         kind = NodeKind(
             has_shares=node.has_shares,
             partitions=tuple(sorted(node.partitions)),
@@ -174,11 +163,7 @@ def _pool(name: str, members: list[tuple[NodeState, _Kind]]) -> GpuPool:
             host_memory_bytes=node.memory_mib * MIB,
             gpu_count=gpus.gpu_count,
         )
-        free_here = free_gpus(node.gres, node.gres_used, request)
-        free += free_here if node.usable else 0
-        free_by_kind[kind] += free_here if node.open else 0
-        rooms.setdefault(kind, []).append(node_room(node, request))
-        names.setdefault(kind, []).append(node.name)
+        nodes_of.setdefault(kind, []).append(node)
 
     # Only a feature of all nodes leads to this type and leaves none of them out.
     common = set.intersection(*(set(node.features) for node, _ in members))
@@ -195,7 +180,7 @@ def _pool(name: str, members: list[tuple[NodeState, _Kind]]) -> GpuPool:
         site_type=name,
         request_type=None if request == name else request,
         gpu_count=sum(kind.gpu_count for _, kind in members),
-        free_gpu_count=free,
+        free_gpu_count=sum(free_gpus(node.gres, node.gres_used, request) for node, _ in members if node.usable),
         # Nodes that count differently are no place where one number of units means one share; those that count none
         # never run one.
         mps_per_gpu=units.pop() if len(units := units - {0}) == 1 else None,
@@ -207,17 +192,20 @@ def _pool(name: str, members: list[tuple[NodeState, _Kind]]) -> GpuPool:
         node_names=tuple(node.name for node, _ in members),
         limited_by=weakest,
         why_no_wall="; ".join(reasons),
-        node_kinds=tuple(
-            replace(
-                kind,
-                room=replace(max(rooms_of_kind, key=astuple), node=""),
-                free_gpu_count=free_by_kind[kind],
-                rooms=tuple(room for room in rooms_of_kind if room.share_percent),
-                node_names=tuple(names[kind]),
-            )
-            for kind, rooms_of_kind in rooms.items()
-        ),
+        node_kinds=tuple(_with_room(kind, nodes, request) for kind, nodes in nodes_of.items()),
         free_share_percent=max((partly_free_percent(node, request) for node, _ in members if node.usable), default=0),
+    )
+
+
+def _with_room(kind: NodeKind, nodes: Sequence[NodeState], request: str) -> NodeKind:
+    """Return *kind* with the names of its *nodes* and the room on their GPUs of the type *request*."""
+    rooms = [node_room(node, request) for node in nodes]
+    return replace(
+        kind,
+        room=replace(max(rooms, key=astuple), node=""),
+        rooms=tuple(room for room in rooms if room.share_percent),
+        free_gpu_count=sum(free_gpus(node.gres, node.gres_used, request) for node in nodes if node.open),
+        node_names=tuple(node.name for node in nodes),
     )
 
 
@@ -243,7 +231,7 @@ def _catalogue_name(
     the node. One that names slices in another way is not known: no slice is taken for a whole GPU. Of a GPU that has
     two sizes of memory, a feature may tell which: ``80gb``, ``gpu80``, ``a100_80gb``.
     """
-    profile = _SLICE.search(site_type.lower())
+    profile = SLICE.search(site_type.lower())
     if profile:
         board = site_type[: profile.start()].rstrip("._:-")
         boards = [board] if board else [*features, *types]

@@ -328,7 +328,6 @@ _SLURM_CHECKS: Mapping[str, Callable[[str, Evidence], Finding]] = MappingProxyTy
         "memory limits": gpu_checks.memory_limits,
         "GPUs of this node": gpu_checks.node_gpus,
         "devices": gpu_checks.devices,
-        "slices": gpu_checks.slices,
         "all_sharing": gpu_checks.all_sharing,
         "mps units": gpu_checks.untyped_units,
         "features": gpu_checks.features,

@@ -6,10 +6,11 @@ import re
 
 from gpusage.cli.admin import Finding, failed, passed, warned
 from gpusage.cli.status import describe_limits
+from gpusage.decisions.advisor import advisor
 from gpusage_slurm.cluster.billing import SHARES, wrong_weights
 from gpusage_slurm.cluster.limits import UNKNOWN
 from gpusage_slurm.cluster.observation import NO_PREFERENCE, NO_RELEASE, SETTING, ignores_unmet_preference
-from gpusage_slurm.cluster.pools import TO_SHARE
+from gpusage_slurm.cluster.pools import how_to_share
 from gpusage_slurm.doctor.evidence import Evidence
 from gpusage_slurm.install.site import tracks_or_bills_mps, uses_slurmdbd
 
@@ -28,8 +29,7 @@ def shares(name: str, evidence: Evidence) -> Finding:
 
     bare = [pool.site_type for pool in pools if not pool.mps_per_gpu]
     partly = [pool.site_type for pool in pools if len({kind.has_shares for kind in pool.node_kinds}) > 1]
-    lines = (note for note in evidence.cluster.notes if note.startswith(TO_SHARE))
-    todo = next(lines, "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU")
+    todo = how_to_share(pools, advisor().catalogue) or "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU"
     if len(bare) == len(pools):
         return failed(name, f"no GPU can be shared: {', '.join(bare)}", todo)
     if bare:
@@ -47,8 +47,8 @@ def types(name: str, evidence: Evidence) -> Finding:
 
     # Other checks say the other notes.
     pools = evidence.cluster.pools
-    of_other_checks = (NO_RELEASE, NO_PREFERENCE, TO_SHARE)
-    notes = [note for note in evidence.cluster.notes if not note.startswith(of_other_checks)]
+    of_other_checks = (NO_RELEASE, NO_PREFERENCE, how_to_share(pools, advisor().catalogue))
+    notes = [note for note in evidence.cluster.notes if note not in of_other_checks]
     if notes:
         observations, todos = zip(*(note.split(": ", 1) for note in notes), strict=True)
         return warned(name, "; ".join(observations), "; ".join(todos))
@@ -90,16 +90,6 @@ def memory_limits(name: str, evidence: Evidence) -> Finding:
         )
         return warned(name, described, todo)
     return passed(name, described)
-
-
-def slices(name: str, evidence: Evidence) -> Finding:
-    """Say which partitions have MIG slices only."""
-    pools = evidence.cluster.pools if evidence.cluster else ()
-    partitions = sorted({name for pool in pools for name in pool.partitions})
-    only = [each for each in partitions if all(":" in (pool.gpu or "") for pool in pools if each in pool.partitions)]
-    if only:
-        return passed(name, f"partitions with MIG slices only, which are given whole: {', '.join(only)}")
-    return passed(name, "no partition has MIG slices only")
 
 
 def all_sharing(name: str, evidence: Evidence) -> Finding:

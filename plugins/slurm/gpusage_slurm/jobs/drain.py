@@ -67,7 +67,7 @@ def drain(*, yes: bool, as_json: bool) -> None:
     # The switch comes first: a job that is rewritten between the two would be missed.
     path = load_configuration().kill_switch
     switch = enable_kill_switch(path, local_socket_candidates()) if yes else KillSwitch(path=path)
-    jobs = tuple(_drain_job(job, act=yes) for job in find_shared_jobs(("waiting", "running")))
+    jobs = tuple(_drain_job(job, act=yes) for job in find_shared_jobs(("waiting", "running")) if not job.other_types)
 
     if as_json:
         tables.print_json(

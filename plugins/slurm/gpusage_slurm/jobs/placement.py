@@ -19,8 +19,9 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import AnnotatedJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.hostlist import expand_hostlist
-from gpusage_slurm.cluster.nodes import NodeState, free_gpus, free_units, free_whole_gpus
+from gpusage_slurm.cluster.nodes import NodeState, counts, free_gpus, free_units, free_whole_gpus
 from gpusage_slurm.jobs.queue import Row, base_id, requested_tres
+from gpusage_slurm.submission.render import OR
 from gpusage_slurm.submission.request import feature_groups
 from gpusage_slurm.tres import parse_mib, parse_tres
 
@@ -64,6 +65,12 @@ def start_in(mark: JobAnnotation) -> str:
 def placement_in(mark: JobAnnotation) -> str:
     """Return the constraint or preference that *mark* records after share and avoided nodes; ``""`` for none."""
     return _after_share(mark)["placement"] or ""
+
+
+def other_types_in(mark: JobAnnotation | None) -> tuple[str, ...]:
+    """Return the GPU types that would do as well for a job with *mark* as the one that it names for its user."""
+    placed = placement_in(mark) if mark else ""
+    return tuple(placed.removeprefix(OR).split("|")) if placed.startswith(OR) else ()
 
 
 def _after_share(mark: JobAnnotation) -> Mapping[str, str | None]:
@@ -113,7 +120,9 @@ def constraint_without_types(held: str) -> str:
     return (bound["own"] or "").removeprefix("(").removesuffix(")") if bound else held
 
 
-def could_run_on_whole_gpu(node: NodeState, job: scontrol.Line, own: str, mark: JobAnnotation | None = None) -> bool:
+def could_run_on_whole_gpu(
+    node: NodeState, job: scontrol.Line, own: str, mark: JobAnnotation | None = None, gpu_type: str = ""
+) -> bool:
     """Return whether *node* has a whole GPU free, and cores and memory for the job; where in doubt, it has not.
 
     Args:
@@ -121,15 +130,18 @@ def could_run_on_whole_gpu(node: NodeState, job: scontrol.Line, own: str, mark: 
         job: Its fields by the names of `scontrol show job`.
         own: Its user's constraint.
         mark: Its own, by which nodes that it avoids for its neighbours' sake are known.
+        gpu_type: Of the GPU; where empty, what its user named.
     """
     cpu_count = int(job.get("NumCPUs", "1").partition("-")[0])
     of_cpu = (parse_mib(job.get("MinMemoryCPU", "0")) or 0.0) * cpu_count
     groups = feature_groups(own) if own else ((),)
     named = _SLICE.fullmatch(mark.before) if mark else None
-    free = free_gpus(node.gres, node.gres_used, named[1]) if named else free_whole_gpus(node)
+    gpu_type = gpu_type or (named[1] if named else "")
+    free = free_gpus(node.gres, node.gres_used, gpu_type) if gpu_type else free_whole_gpus(node)
     return (
         node.open
         and free > 0
+        and (not gpu_type or gpu_type in counts(node.gres, "gpu"))
         and bool({*job.get("Partition", "").split(",")} & {*node.partitions})
         and node.cpu_count - node.used_cpu_count >= cpu_count
         and node.memory_mib - node.used_memory_mib >= max(parse_mib(job.get("MinMemoryNode", "0")) or 0.0, of_cpu)

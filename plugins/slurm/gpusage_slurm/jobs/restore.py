@@ -32,6 +32,7 @@ from gpusage_slurm.cluster.nodes import counts, parse_node, units_per_gpu
 from gpusage_slurm.jobs.placement import (
     avoided_nodes_in,
     mig_type_of,
+    other_types_in,
     placement_in,
     readmission_settings,
     readmitted_mark,
@@ -47,7 +48,7 @@ from gpusage_slurm.jobs.queue import (
     squeue_rows_of,
     update_job,
 )
-from gpusage_slurm.submission.render import ELSE
+from gpusage_slurm.submission.render import ELSE, OR
 from gpusage_slurm.submission.request import FIELD_BYTES
 from gpusage_slurm.tres import REPLACING_PREFIX, Tres, is_gpu, is_share, parse_tres
 
@@ -74,10 +75,14 @@ _ANY_STATE = "--states=all"
 def restore_request(job: AnnotatedJob, reason: str) -> bool:
     """Let *job* run on the nodes that it avoids; if it avoids none, or a whole GPU is free there, give it that again.
 
+    One that was held to one of several GPU types names another.
+
     Raises:
         RequestError: As `_replace_share`.
     """
     mark = parse_annotation(job.mark)
+    if job.other_types:
+        return _replace_share(job, reason)
     if mark is not None and avoided_nodes_in(mark) and not job.needs_whole_gpu:
         update_job(job.job_id, *readmission_settings(job, mark), _mark_setting(job, readmitted_mark(mark, reason)))
         return True
@@ -205,7 +210,7 @@ def _correct(row: Row, reason: str, *comment: str) -> bool:
 
 
 def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = False) -> bool:
-    """Return whether *job*, which waits, has a whole GPU again.
+    """Return whether *job*, which waits, has a whole GPU again, or names the first of the other types that will do.
 
     Args:
         job: With its mark.
@@ -228,18 +233,22 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
         job.job_id
     )
     resources = parse_tres(row["tres-per-node"]) if row else ()
-    if row is None or not any(_is_own_share(each, mark) for each in resources):
+    held = mark.after.partition(", ")[0]
+    own = [
+        each for each in resources if _is_own_share(each, mark) or (is_gpu(each) and f"gres/gpu:{each.kind}:1" == held)
+    ]
+    if row is None or not own:
         message = f"Job {job.job_id} must wait for a share; it waits no more, or was changed. It is left as it is."
         raise RequestError(message)
 
     # Slurm writes the prefix of its version, and takes a request without any.
-    others = [_PREFIX.sub("", each.text) for each in resources if not _is_own_share(each, mark)]
+    others = [_PREFIX.sub("", each.text) for each in resources if each not in own]
     freed = _placement_settings(job, mark, row["Feature"])
 
-    def is_granted(gpu: str) -> bool:
+    def is_granted(gpu: str, new: JobAnnotation) -> bool:
         gres = f"Gres={','.join((gpu, *others))}"
         try:
-            update_job(job.job_id, gres, *freed, *more, _mark_setting(job, _restored_mark(mark, gpu, reason)))
+            update_job(job.job_id, gres, *freed, *more, _mark_setting(job, new))
         except RequestError as error:
             if not any(words in str(error) for words in _REFUSED):
                 raise
@@ -247,9 +256,13 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
         return True
 
     # One that fits on few GPU types must not get any.
+    if job.other_types:
+        gpu, left = f"gpu:{job.other_types[0]}:1", (own[0].kind or "", *job.other_types[1:])
+        return is_granted(gpu, replace(mark, after=f"gres/{gpu}, {OR}{'|'.join(left)}"))
     is_replaced = (starved or mark.keeps_off) and mig_type_of(mark) and REPLACING_PREFIX in row["tres-per-node"]
-    larger = placement_in(mark).removeprefix(ELSE) if is_replaced else ""
-    if is_granted(f"gpu:{larger}:1" if larger else match[1]):
+    larger = placement_in(mark).removeprefix(ELSE) if is_replaced and not other_types_in(mark) else ""
+    gpu = f"gpu:{larger}:1" if larger else match[1]
+    if is_granted(gpu, _restored_mark(mark, gpu, reason)):
         return True
 
     # 22.05. All shares of one GPU are as good as a GPU, where all GPUs count alike.
@@ -257,7 +270,8 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, starved: bool = F
     nodes = map(parse_node, scontrol.nodes()) if may_count else ()
     units = {units_per_gpu(node.gres, kind) for node in nodes for kind in counts(node.gres, "gpu")}
     units.discard(0)  # of slices, and other GPUs that are not shared
-    return len(units) == 1 and is_granted(f"mps:{units.pop()}")
+    gpu = f"mps:{next(iter(units), 0)}"
+    return len(units) == 1 and is_granted(gpu, _restored_mark(mark, gpu, reason))
 
 
 def _placement_settings(job: AnnotatedJob, mark: JobAnnotation, features: str) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from gpusage_slurm.jobs.placement import (
     is_bound,
     may_run_on,
     mig_type_of,
+    other_types_in,
     user_constraint,
 )
 from gpusage_slurm.jobs.queue import (
@@ -80,7 +81,8 @@ def find_shared_jobs(states: Sequence[JobState]) -> tuple[AnnotatedJob, ...]:
         if mark is not None and mark.of_share:
             # A job that has its whole GPU back, or runs on a slice, is done with.
             waits_for_slice = row["StateCompact"] == "PD" and mig_type_of(mark)
-            if waits_for_slice or not mark.after.startswith("gres/gpu"):
+            waits_for_type = row["StateCompact"] == "PD" and other_types_in(mark)
+            if waits_for_slice or waits_for_type or not mark.after.startswith("gres/gpu"):
                 ours.append(row)
     return tuple(_with_stuck_reasons(ours))
 
@@ -93,7 +95,7 @@ def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
         users.setdefault(row.get("NodeList", ""), set()).add(row["UserName"])
     requests = _PendingRequests(row for row in job_rows if row["StateCompact"] == "PD")
     for row in job_rows:
-        reason, needs_whole = "", False
+        reason, needs_whole, other_types = "", False, tuple[str, ...]()
         if row["StateCompact"] == "PD":
             # The nodes are read for the first job that needs them, if any does.
             if idle is None and row["Reason"] in _QUEUED:
@@ -106,11 +108,18 @@ def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
                 if reason and row["Reason"] in _QUEUED:
                     reason = stuck_reason(row, idle or (), requests.request_of(row))
             reason = reason or _binding_reason(row, nodes, requests)
+            if other_types := other_types_in(parse_annotation(row["admin_comment"])):
+                reason, other_types = _other_type_reason(row, other_types, nodes, requests)
 
         account = f"account={row.get('Account')}"
         scopes = (f"qos={row.get('QOS')}", account, f"{account}{OF_USER}{row.get('UserID')}")
         is_waiting = row["StateCompact"] == "PD"
-        yield replace(annotated_job(row, reason), needs_whole_gpu=needs_whole, scopes=scopes if is_waiting else ())
+        yield replace(
+            annotated_job(row, reason),
+            needs_whole_gpu=needs_whole,
+            other_types=other_types,
+            scopes=scopes if is_waiting and not other_types else (),
+        )
 
 
 def stuck_reason(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:
@@ -172,6 +181,28 @@ def node_outside_binding(row: Row, nodes: Iterable[NodeState], job: scontrol.Lin
     mark = parse_annotation(row["admin_comment"])
     own = user_constraint(mark, job.get("Features", "")) if mark else None
     return None if own is None else next((node for node in nodes if could_run_on_whole_gpu(node, job, own, mark)), None)
+
+
+def _other_type_reason(
+    row: Row, other_types: tuple[str, ...], nodes: _ClusterNodes, requests: _PendingRequests
+) -> tuple[str, tuple[str, ...]]:
+    """Return why the job in *row* should name another GPU type than it does, and *other_types*, that one first.
+
+    The reason is empty where none of these is free for it, or its own is.
+    """
+    mark = parse_annotation(row["admin_comment"])
+    if mark is None or not row["Reason"].startswith(WAITS_FOR_NODES) or not nodes.free:
+        return "", other_types
+    named, job = mark.after.partition(", ")[0].split(":")[1], requests.request_of(row)
+    own = job.get("Features", NULL).replace(NULL, "")
+    for gpu_type in (named, *other_types):
+        for node in nodes.free:
+            if could_run_on_whole_gpu(node, job, own, mark, gpu_type):
+                nodes.reserve_gpu(node)
+                why = f"node {node.name} has a {gpu_type} free for it, and yet it waits for {named} ({row['Reason']})"
+                left = tuple(each for each in other_types if each != gpu_type)
+                return ("", other_types) if gpu_type == named else (why, (gpu_type, *left))
+    return "", other_types
 
 
 class _PendingRequests:

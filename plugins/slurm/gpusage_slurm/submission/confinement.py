@@ -26,12 +26,14 @@ class Confinement(NamedTuple):
 
     Attributes:
         gpu_count: To how many of their GPUs.
+        other_types: Names that would each lead to some, too.
         excluded: A hostlist.
     """
 
     gpu_count: int
     features: tuple[str, ...] = ()
     gpu_type: str = ""
+    other_types: tuple[str, ...] = ()
     excluded: str = ""
 
 
@@ -47,19 +49,20 @@ def find_confinement(
         by_features: Whether the job can be held by features.
     """
     pools = requested_pools(request, cluster)
-    others = [pool for pool in pools if pool.site_type not in gpu_types and pool.gpu_count]
-    places = _places_of(gpu_types, pools)
+    places, others = _places_of(gpu_types, pools)
     partitions = request.partitions or (cluster.default_partition or "",)
 
     ways = []
     if by_features:
         words, reached = _features_of(gpu_types, places, others)
         ways.append(Confinement(_reached_count(reached, request, partitions), features=words))
-    for name in requestable_types(gpu_types, pools) if request.gpu_type is None else ():
-        reached = [place for place in places if place[0].requestable_type == name]
-        ways.append(Confinement(_reached_count(reached, request, partitions), gpu_type=name))
-        if ways[-1].gpu_count:
-            break
+    if request.gpu_type is None:
+        reached_counts = {
+            name: _reached_count([each for each in places if each[0].requestable_type == name], request, partitions)
+            for name in requestable_types(gpu_types, pools)
+        }
+        first, *more = [name for name, count in reached_counts.items() if count] or [""]
+        ways.append(Confinement(reached_counts.get(first, 0), gpu_type=first, other_types=tuple(more)))
 
     small = {name for pool in others for name in pool.node_names}
     excluded = compress_hostlist(sorted(small))
@@ -85,14 +88,15 @@ def requestable_types(gpu_types: Sequence[str], pools: Sequence[GpuPool]) -> tup
 
 def preferable_features(gpu_types: Sequence[str], request: GpuRequest, cluster: Cluster) -> tuple[str, ...]:
     """Return features that are on nodes of *gpu_types* alone, of all that *request* may get."""
-    pools = requested_pools(request, cluster)
-    others = [pool for pool in pools if pool.site_type not in gpu_types and pool.gpu_count]
-    return _features_of(gpu_types, _places_of(gpu_types, pools), others)[0]
+    return _features_of(gpu_types, *_places_of(gpu_types, requested_pools(request, cluster)))[0]
 
 
-def _places_of(gpu_types: Sequence[str], pools: Sequence[GpuPool]) -> list[_Place]:
-    wanted = [pool for pool in pools if pool.site_type in gpu_types and pool.gpu_count]
-    return [(pool, kind) for pool in wanted for kind in pool.node_kinds or (None,)]
+def _places_of(gpu_types: Sequence[str], pools: Sequence[GpuPool]) -> tuple[list[_Place], list[GpuPool]]:
+    """Return the places of *gpu_types*, and the other pools."""
+    some = [pool for pool in pools if pool.gpu_count]
+    wanted = [pool for pool in some if pool.site_type in gpu_types]
+    places: list[_Place] = [(pool, kind) for pool in wanted for kind in pool.node_kinds or (None,)]
+    return places, [pool for pool in some if pool not in wanted]
 
 
 def _reached_count(

@@ -41,6 +41,9 @@ DECISION_VARIABLE = "GPUSAGE_DECISION"
 ELSE = "else "
 """In a mark, before the GPU type on which a job runs again that lacked memory on its slice."""
 
+OR = "or "
+"""In a mark, before the GPU types that would do as well as the one that is named."""
+
 THREADS_VARIABLE = "GPUSAGE_THREAD_PERCENT"
 """The variable by which the task prolog knows that the job may use more threads than its share."""
 
@@ -117,7 +120,8 @@ def _whole_gpu(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster)
         return _Change(trouble=_UNBOUND.format(", ".join(request.required_gpus)))
     if confined.gpu_type:
         named = f"gpu:{confined.gpu_type}:1"
-        return _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}")
+        more = f", {OR}{'|'.join(confined.other_types)}" if confined.other_types else ""
+        return _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}{more}")
 
     if confined.features:
         held = _join_constraint("|".join(confined.features), own) or ""
@@ -164,10 +168,8 @@ def _share(fields: Mapping[str, str], request: GpuRequest, percent: int, cluster
     share = f"mps:{units}"
 
     # Where the share is to run. What it needs to hold must be expressed; what it prefers may be left out.
-    if request.gpu_type is not None and len(named) == 1:
-        placement = _gpu_type(fields, named[0], cluster)
-    else:
-        placement = _gpu_types(fields, named, cluster) or _preference(fields, request, cluster)
+    trouble = _UNBOUND.format(", ".join(named)) if request.gpu_type is None else _NAMELESS
+    placement = _share_placement(fields, named, trouble, cluster) if named else _preference(fields, request, cluster)
     if placement.trouble and named:
         return placement
 
@@ -209,38 +211,24 @@ def _gpu_replacement(fields: Mapping[str, str], part: str) -> dict[str, str]:
     return changes
 
 
-def _gpu_type(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Change:
-    """Return the change that holds the job to *gpu_type* by its feature, for a share cannot name it."""
-    constraint = fields.get("features", "")
-    if _hold_all_shares((gpu_type,), cluster.pools):
-        return _Change()
-    exact = _feature(gpu_type, cluster.pools)
-    if exact is None:
-        return _Change(trouble=f"{_NAMELESS}, and no feature is on all of its nodes and on no others")
+def _share_placement(fields: Mapping[str, str], gpu_types: Sequence[str], trouble: str, cluster: Cluster) -> _Change:
+    """Return the change that holds a share to *gpu_types* by features, or *trouble* with why it cannot."""
+    if {pool.site_type for pool in cluster.pools if pool.may_hold_shares} <= {*gpu_types}:
+        return _Change()  # gres/mps alone leads there
+    known = {pool.site_type: pool.holding_feature or "" for pool in cluster.pools}
+    features = [known.get(name, "") for name in gpu_types]
+    if not all(map(FEATURE.fullmatch, features)):
+        return _Change(trouble=f"{trouble}, and no feature is on all of its nodes and on no others")
+    wanted, constraint = "|".join(features), fields.get("features", "")
     if fields.get("prefer"):
-        return _Change(trouble=f"{_NAMELESS}, and the job's --prefer would stand in place of its feature {exact}")
+        return _Change(trouble=f"{trouble}, and the job's --prefer would stand in place of its feature {wanted}")
 
     # A plain constraint may demand the feature already, as one of those that all have to be there.
     is_plain = bool(PLAIN_CONSTRAINT.fullmatch(constraint)) and "|" not in constraint
-    held = constraint if is_plain and exact in constraint.split("&") else _join_constraint(exact, constraint)
+    held = constraint if is_plain and wanted in constraint.split("&") else _join_constraint(wanted, constraint)
     if held is None:
-        return _Change(trouble=f"{_NAMELESS}, and its feature {exact} cannot be joined to --constraint={constraint}")
+        return _Change(trouble=f"{trouble}, and its feature {wanted} cannot be joined to --constraint={constraint}")
     return _Change(fields={"set.features": held} if held != constraint else {}, after=f"constraint {held}")
-
-
-def _gpu_types(fields: Mapping[str, str], gpu_types: Sequence[str], cluster: Cluster) -> _Change | None:
-    """Return the change that lets a share run on *gpu_types* alone, on which its price holds; ``None`` for none."""
-    if not gpu_types:
-        return None
-    if _hold_all_shares(gpu_types, cluster.pools):
-        return _Change()
-    features = [_feature(name, cluster.pools) for name in gpu_types]
-    held = None
-    if all(features) and not fields.get("prefer"):
-        held = _join_constraint("|".join(filter(None, features)), fields.get("features", ""))
-    if held is None:
-        return _Change(trouble=_UNBOUND.format(", ".join(gpu_types)))
-    return _Change(fields={"set.features": held}, after=f"constraint {held}")
 
 
 def _preference(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
@@ -282,18 +270,6 @@ def preference_expression(request: GpuRequest, pools: tuple[GpuPool, ...], const
         return None
     wanted = [features[name] for name in request.preferred_gpus if name in features]
     return _join_constraint("|".join(dict.fromkeys(wanted)), constraint) if wanted else None
-
-
-def _hold_all_shares(gpu_types: Sequence[str], pools: tuple[GpuPool, ...]) -> bool:
-    """Return whether gres/mps is on nodes of *gpu_types* alone, so that it leads there by itself."""
-    return {pool.site_type for pool in pools if pool.may_hold_shares} <= {*gpu_types}
-
-
-def _feature(gpu_type: str, pools: tuple[GpuPool, ...]) -> str | None:
-    """Return the feature that leads a share to *gpu_type* alone, ``None`` where there is none to ask for."""
-    pool = next((pool for pool in pools if pool.site_type == gpu_type), None)
-    exact = pool and pool.holding_feature
-    return exact if exact and FEATURE.fullmatch(exact) else None
 
 
 def _join_constraint(expression: str, constraint: str) -> str | None:

@@ -263,7 +263,7 @@ def test_a_file_of_json_gets_what_json_prints(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("word", "names"),
-    [("resnet50", "timm:resnet50 or torchvision:resnet50"), ("GPT2", "hf:gpt2")],
+    [("resnet50", "timm:resnet50 or torchvision:resnet50"), ("GPT2", "hf:gpt2"), ("Qwen/Qwen3-8B", "hf:Qwen/Qwen3-8B")],
 )
 def test_a_name_without_its_library_is_told_with_it(word: str, names: str) -> None:
     result = CliRunner().invoke(main, ["predict", word])

@@ -181,6 +181,7 @@ def test_code_beside_a_configuration_never_runs(tmp_path: Path) -> None:
         ("[" * 100_000, "must be JSON"),
         ("[]", "must name its model_type"),
         ('{"model_type": 3}', "must name its model_type"),
+        ('{"_class_name": "UNet2DConditionModel"}', "Export the UNet2DConditionModel of diffusers to ONNX"),
         ('{"model_type": "brt"}', "Did you mean bert?"),
         ('{"model_type": "bert", "num_hidden_layers": 1000000}', "must have 'num_hidden_layers' of at most 512"),
         ('{"model_type": "bert", "hidden_size": 1000000000000}', "must have 'hidden_size' of at most"),
@@ -233,3 +234,16 @@ def test_the_length_of_a_text_beside_an_image_is_a_default_too(tmp_path: Path) -
     source = folder(tmp_path, model_type="clip")
     assert any("default length, seq=77; set yours by shape=seq=N" in note for note in read(source).notes)
     assert not any("default length" in note for note in read(source, seq=(64,)).notes)
+
+
+def test_a_newer_model_of_images_and_text_is_its_text_model_with_a_note(tmp_path: Path) -> None:
+    text = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "vocab_size": 99,
+    }
+    graph = read(folder(tmp_path, model_type="acme_vl", text_config={**text, "num_attention_heads": 4}))
+    assert "transformers does not define acme_vl: its text model alone is predicted, by text_config." in graph.notes
+    assert graph.parameter_count == pytest.approx(2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 99 * 64 + 64)

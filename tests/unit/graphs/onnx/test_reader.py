@@ -136,6 +136,20 @@ def test_a_shape_that_does_not_fit_is_refused(read: Maker, shape: Mapping[str, S
         read({"x": ["batch", 3, "height", 48]}, [node("Relu", "x", "y")], shape=shape)
 
 
+def test_two_sizes_that_nothing_names_are_two(read: Maker) -> None:
+    """Paddle writes "?" for each: 3x48x192 was read as 3x192x192."""
+    graph = read({"x": ["?", 3, "?", "?"]}, [node("Relu", "x", "y")], shape={"x": (3, 48, 192)})
+    assert graph.inputs == (("x", (-1, 3, 48, 192)),)
+
+
+def test_one_name_has_one_size(read: Maker) -> None:
+    inputs, nodes = {"x": ["batch", "side", "side"], "z": ["batch", "side"]}, [node("Relu", "x", "y")]
+    for shape in ({"x": (48, 192)}, {"x": (48, 48), "z": (192,)}):
+        with pytest.raises(GraphError, match=r"'side' of .* must have one size wherever it stands; got 48 and 192"):
+            read(inputs, nodes, shape=shape)
+    assert read(inputs, nodes, shape={"x": (48, 48), "z": (48,)}).inputs[1] == ("z", (-1, 48))
+
+
 @pytest.mark.parametrize("places", [("unk__0", "unk__1"), ("unk__7", "unk__9")])
 def test_each_input_of_a_file_of_tf2onnx_has_the_batch_under_a_name_of_its_own(
     read: Maker, places: tuple[str, str]

@@ -71,6 +71,20 @@ def test_gpus_that_are_cut_today_are_put_together_again() -> None:
     assert Counter(types) == Counter({"h100": 1, "h100_1g.10gb": 28})
 
 
+@pytest.mark.parametrize(
+    ("types", "name"),
+    [
+        ([("h100", 2)], "2g.20gb"),
+        ([("h100_3g.40gb", 2)], "h100_2g.20gb"),
+        ([("h100", 2), ("nvidia_h100_80gb_hbm3_3g.40gb", 2)], "nvidia_h100_80gb_hbm3_2g.20gb"),
+        ([("nvidia_h100_80gb_hbm3", 2)], "nvidia_h100_80gb_hbm3_2g.20gb"),
+    ],
+)
+def test_a_new_slice_is_called_as_slurm_finds_it(types: list[tuple[str, int]], name: str) -> None:
+    """Slurm takes a type only where it is part of NVML's name, ``nvidia_h100_80gb_hbm3_2g.20gb``."""
+    assert board(*types).gres_type("2g.20gb") == name
+
+
 def run_plan(folder: Path, jobs: str, site: str = SITE, *words: str) -> str:
     """Return what `gpusage plan slices` prints of *jobs* on the cluster *site*."""
     (folder / "jobs.csv").write_text(f"job_id,submit_time,duration,gpu_num,gpu_type,model\n{jobs}")
@@ -98,7 +112,7 @@ def test_the_answer_is_a_configuration_of_mig_parted_and_lines_of_slurm(tmp_path
     shown = run_plan(tmp_path, small)
     assert "\nversion: v1\nmig-configs:\n  a100-1:  # 1 node\n    - devices: [0, 1]\n      mig-enabled: true\n" in shown
     assert '      mig-devices:\n        "1g.10gb": ' in shown
-    (gres,) = re.findall(r"^# a100-1: Gres=(.*)$", shown, re.MULTILINE)
+    (gres,) = re.findall(r"^# a100-1: Gres=(\S+) Features=a100-sxm4-80gb$", shown, re.MULTILINE)
     assert sum(int(each.rpartition(":")[2]) for each in gres.split(",")) == 14
 
 

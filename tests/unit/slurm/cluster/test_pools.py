@@ -12,7 +12,7 @@ from gpusage_hooks.units import GIB
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster import nodes, pools
 from gpusage_slurm.cluster.nodes import NodeState, free_share_percent, free_whole_gpus, parse_node
-from gpusage_slurm.cluster.pools import naming_notes, pools_of, read_cluster
+from gpusage_slurm.cluster.pools import how_to_share, naming_notes, pools_of, read_cluster
 from gpusage_slurm.submission.request import read_request
 
 
@@ -61,6 +61,8 @@ def test_a_pool_is_limited_by_the_weakest_of_its_nodes(comments: tuple[str, str]
         ("gpu:6g.30gb:1", ("a100",), None),
         ("gpu:mig:7", ("a100",), None),  # of which profile, nobody says
         ("gpu:a100_mig:7", (), None),
+        ("gpu:a100mig:7", ("a100",), None),
+        ("gpu:a100_1g5gb:7", ("a100",), None),
         ("gpu:3g:1", ("a100",), None),
         ("gpu:7", ("a100", "mig"), None),
         ("gpu:7", ("a100", "migration"), "a100-sxm4-40gb"),
@@ -71,6 +73,17 @@ def test_a_slice_is_a_type_of_its_own_by_nvidia_s_and_by_the_site_s_names(
 ) -> None:
     pool, *_ = pools_of([node("n1", gres, features=features)], advisor().catalogue)
     assert pool.gpu == expected
+
+
+@pytest.mark.parametrize("slices", ["", ",gpu:1g.10gb:7"])
+def test_units_without_a_type_are_of_all_whole_gpus_of_a_node(slices: str) -> None:
+    """A share of 75 % in the units of half of them would be more than a GPU has, and wait for good."""
+    pools = pools_of([node("n1", f"gpu:v100:2,gpu:h100:2{slices},mps:400")], advisor().catalogue)
+    assert [pool.mps_per_gpu for pool in pools[:2]] == [100, 100]
+
+
+def test_gpus_that_a_node_line_has_none_of_are_not_to_be_shared() -> None:
+    assert not how_to_share(pools_of([node("n1", "gpu:v100:0")], advisor().catalogue), advisor().catalogue)
 
 
 @pytest.mark.parametrize(
@@ -391,15 +404,15 @@ def test_a_site_is_told_which_line_makes_its_gpus_understood(gres: str, words: s
 
 
 def test_a_site_is_told_where_no_feature_leads_shares_to_a_type() -> None:
-    nodes = [node("n1", "gpu:a100:2,mps:200"), node("n2", "gpu:t4:2,mps:200", features=("t4",))]
+    nodes = [node("n1", "gpu:h100:2,mps:200"), node("n2", "gpu:t4:2,mps:200", features=("t4",))]
     (note,) = notes_of(nodes)
-    assert note == "no feature leads shares to a100 alone: write Features=a100, say, on their nodes"
+    assert note == "no feature leads shares to h100 alone: write Features=h100, say, on their nodes"
     assert notes_of(nodes[:1]) == ()
 
 
 def notes_of(nodes: list[NodeState]) -> tuple[str, ...]:
     catalogue = advisor().catalogue
-    return naming_notes(nodes, pools_of(nodes, catalogue), catalogue)
+    return naming_notes(pools_of(nodes, catalogue), catalogue)
 
 
 def test_no_line_is_named_by_which_gpus_of_amd_could_be_shared() -> None:

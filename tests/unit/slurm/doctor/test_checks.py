@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpusage.boundary.edits import make_edits
-from gpusage.cli.admin import Finding, OwnEvidence
-from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMode
+from gpusage.cli.admin import Finding, OwnEvidence, gather_own
+from gpusage.settings.configuration import Configuration, DaemonSettings, GpuSettings, SiteMode
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 from gpusage_slurm.cluster.limits import Limit
 from gpusage_slurm.cluster.observation import NO_RELEASE
@@ -383,11 +383,11 @@ def test_a_prolog_that_others_than_root_may_change_is_warned_of(healthy: Evidenc
     assert finding.verdict == "pass"  # slurmd of an ordinary user
 
 
-def test_a_partition_that_has_only_slices_is_said(healthy: Evidence) -> None:
-    sliced = replace(POOL, gpu="a100-sxm4-40gb:3g.20gb", site_type="3g.20gb", partitions=("mig", "all"))
-    cluster = Cluster(manager="slurm", version="26.05", pools=(replace(POOL, partitions=("gpu", "all")), sliced))
-    findings = {actual.check: actual for actual in run_checks(replace(healthy, cluster=cluster))}
-    assert findings["slices"].observation == "partitions with MIG slices only, which are given whole: mig"
+def test_an_alias_without_effect_is_warned_of(healthy: Evidence) -> None:
+    aliases = GpuSettings(aliases={"big": "h1000"})
+    own = gather_own(Configuration(gpus=aliases), "", ["/nonexistent"])
+    made = finding(replace(healthy, own=own), "gpusage.toml")
+    assert (made.verdict, "Key 'gpus.aliases.big' must name a GPU" in made.observation) == ("warn", True)
 
 
 def with_settings(evidence: Evidence, **settings: str) -> Evidence:

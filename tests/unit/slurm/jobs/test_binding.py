@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from gpusage.store.annotation import JobAnnotation, parse_annotation
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import AnnotatedJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import parse_node
 from gpusage_slurm.cluster.observation import gpusaged_may_change_jobs, may_change_jobs
-from gpusage_slurm.jobs import stuck
+from gpusage_slurm.jobs import restore, stuck
 from gpusage_slurm.jobs.placement import is_bound, mig_type_of, user_constraint
 from gpusage_slurm.jobs.stuck import node_outside_binding
 
@@ -85,6 +87,7 @@ def test_a_node_that_could_not_run_the_users_request_now_frees_nobody(change: di
         (MARK.replace("constraint", "prefer"), "h100", None),
         (f"{MARK}; kept off a100", "h100", None),  # its user forbids others
         (f"{MARK} of a user who is kept off a100", "h100", ""),
+        (f"{MARK}; avoids n1, where a promised latency might not hold", "h100", ""),
     ],
 )
 def test_the_users_own_constraint_is_known_as_long_as_nobody_changed_it(
@@ -204,3 +207,49 @@ def test_a_job_on_a_slice_of_its_named_type_is_let_go_for_that_type_alone() -> N
     assert node_outside_binding(row, [parse_node(NODE)], job) is not None
     other = NODE | {"gres": "gpu:v100:2,mps:200", "gres_used": "gpu:v100:1(IDX:0)"}
     assert node_outside_binding(row, [parse_node(other)], job) is None
+
+
+HELD = "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/gpu:{} | kept off t4: may need up to 29.2 GiB"
+HELD_ROW = ROW | {"JobArrayID": "7", "Feature": "", "admin_comment": HELD.format("h100:1, or v100|a100")}
+H100 = NODE | {"name": "h100-1", "gres": "gpu:h100:1", "gres_used": "gpu:h100:1(IDX:0)"}
+
+
+@pytest.mark.parametrize(
+    ("row", "nodes", "others"),
+    [
+        (HELD_ROW, [NODE, H100], ("a100", "v100")),
+        (HELD_ROW, [NODE, H100 | {"gres_used": ""}], ("v100", "a100")),  # its own is free as well
+        (HELD_ROW, [NODE | {"gres": "gpu:t4:2"}, NODE | {"gres": "gpu:2"}, H100], ("v100", "a100")),
+        (HELD_ROW | {"Reason": "Dependency"}, [NODE, H100], ("v100", "a100")),
+        (HELD_ROW | {"admin_comment": HELD.format("h100:1")}, [NODE, H100], None),
+    ],
+)
+def test_a_job_held_to_one_of_several_types_names_the_one_that_is_free(
+    row: dict[str, str], nodes: list[dict[str, Any]], others: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = row | {"tres-per-node": "gres/gpu:h100:1"}
+    monkeypatch.setattr(stuck, "squeue_rows", lambda *_, **__: iter([row]))
+    monkeypatch.setattr(stuck, "squeue_rows_of", lambda *_, **__: iter([row]))
+    monkeypatch.setattr(scontrol, "nodes", lambda: nodes)
+    monkeypatch.setattr(scontrol, "run_bytes", lambda *_: demanded("7", "0"))
+    jobs = stuck.find_shared_jobs(("waiting",))
+    assert [job.other_types for job in jobs] == [others] * bool(others)
+    reason = "node a100-1 has a a100 free for it, and yet it waits for h100 (Resources)"
+    assert [job.stuck for job in jobs if job.stuck] == [reason] * (others == ("a100", "v100"))
+
+
+def test_the_other_type_takes_the_place_of_the_first_and_the_first_may_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes = []
+    monkeypatch.setattr(restore, "squeue_rows", lambda *_, **__: iter([{**HELD_ROW, "tres-per-node": tres}]))
+    monkeypatch.setattr(restore, "update_job", lambda *words: changes.append(words))
+    tres, before = "gres/gpu:h100:1,gres/nvme:1", HELD.format("h100:1, or v100|a100")
+    job = AnnotatedJob(
+        job_id="7", manager="slurm", user="ada", state="waiting", mark=before, other_types=("a100", "v100")
+    )
+    assert restore.restore_request(job, "free")
+    assert changes == [("7", "Gres=gpu:a100:1,nvme:1", f"AdminComment={HELD.format('a100:1, or h100|v100')}")]
+    tres = "gres/gpu:t4:1"  # its user changed it
+    with pytest.raises(RequestError, match="was changed"):
+        restore.restore_request(job, "free")

@@ -1,0 +1,73 @@
+"""gpusaged adds each day up once its runs are known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.service import daily_reports
+from gpusage.service.daily_reports import DailyReports
+from gpusage.settings.configuration import Configuration
+from gpusage.store.decisions import DecisionStore
+from gpusage.store.opening import open_store
+from gpusage_hooks.types import Usage
+from gpusage_hooks.units import DAY_S, HOUR_S
+from records import USAGE
+
+NOW_S = 1_700_000_000 // DAY_S * DAY_S + 7 * HOUR_S
+DAYS = [NOW_S // DAY_S * DAY_S - count * DAY_S for count in (4, 3, 2, 1)]
+
+
+def store_at(path: Path) -> DecisionStore:
+    return open_store(f"sqlite:///{path}/d.db")
+
+
+def days_kept(path: Path, monkeypatch: pytest.MonkeyPatch, now_s: float, troubles: Sequence[str] = ()) -> list[float]:
+    """Return which of `DAYS` have a report after one run at *now_s*."""
+
+    def accounting(_: float, __: float, ___: object) -> tuple[Sequence[Usage], tuple[str, ...]]:
+        return (), tuple(troubles)
+
+    monkeypatch.setattr(daily_reports, "read_accounting", accounting)
+    monkeypatch.setattr(daily_reports, "REST_S", 0.0)
+    monkeypatch.setattr(time, "time", lambda: now_s)
+    snapshot = SimpleNamespace(advisor=SimpleNamespace(catalogue=builtin_catalogue()), configuration=Configuration())
+    task = DailyReports(SimpleNamespace(snapshot=snapshot), partial(store_at, path))  # type: ignore[arg-type]
+    task.run_once()
+    assert task.error is None
+    with closing(store_at(path)) as store:
+        return [day_s for day_s in DAYS if store.day(day_s)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with closing(store_at(tmp_path)) as store:
+        store.record_usage([replace(USAGE, job_id=f"{day_s}", ended_at_s=day_s + HOUR_S) for day_s in DAYS[::3]])
+    return tmp_path
+
+
+def test_a_day_is_added_up_six_hours_after_its_end_and_again_after_a_late_run(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert days_kept(path, monkeypatch, NOW_S - 2 * HOUR_S) == DAYS[:3]
+    assert days_kept(path, monkeypatch, NOW_S) == DAYS
+    with closing(store_at(path)) as store:
+        store.record_usage([replace(USAGE, job_id="late", ended_at_s=DAYS[1])])
+        assert store.day(DAYS[1]) is None
+    assert days_kept(path, monkeypatch, NOW_S) == DAYS
+    with closing(store_at(path)) as store:
+        assert '"run_count":1,' in (store.day(DAYS[1]) or b"").decode()
+
+
+def test_accounting_that_does_not_answer_is_waited_for_three_days(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert days_kept(path, monkeypatch, NOW_S, troubles=["slurmdbd is away"]) == DAYS[:2]
+    with closing(store_at(path)) as store:
+        assert "slurmdbd is away" in (store.day(DAYS[0]) or b"").decode()

@@ -1,0 +1,57 @@
+"""The days of a store: kept until one of their runs is recorded, and read in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpusage.store import decisions
+from gpusage.store.decisions import DecisionStore
+from gpusage.store.opening import open_store
+from gpusage_hooks.units import DAY_S
+from postgresql import Server
+from records import RECORD, USAGE
+
+TODAY_S = USAGE.ended_at_s // DAY_S * DAY_S
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DecisionStore]:
+    """Return an empty store of each kind."""
+    url = f"sqlite:///{tmp_path}/d.db"
+    if request.param == "postgresql":
+        server: Server = request.getfixturevalue("server")
+        url = server.url
+    with closing(open_store(url)) as opened:
+        yield opened
+
+
+def test_a_day_stays_until_a_run_of_it_is_recorded(store: DecisionStore) -> None:
+    assert store.missing_days(TODAY_S + DAY_S) == []
+    store.record_usage([replace(USAGE, job_id="6", ended_at_s=TODAY_S - 1), USAGE])
+    assert store.missing_days(TODAY_S + 2 * DAY_S) == [TODAY_S - DAY_S, TODAY_S, TODAY_S + DAY_S]
+    for text in (b'{"a":1}', b'{"b":"2"}'):
+        store.record_day(TODAY_S, text)
+        assert store.day(TODAY_S) == text
+    store.record_usage([replace(USAGE, job_id="8", ended_at_s=TODAY_S - 1)])
+    assert store.missing_days(TODAY_S + DAY_S) == [TODAY_S - DAY_S]
+    store.record_usage([replace(USAGE, job_id="9")])
+    assert store.day(TODAY_S) is None
+
+
+def test_runs_and_decisions_are_found_by_when_they_were(store: DecisionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "CHUNK_ROWS", 2)
+    ends = [replace(USAGE, job_id=str(n // 2), number=f"{n}", user=f"u{n}", ended_at_s=float(n)) for n in range(6)]
+    store.record_usage(ends)
+    jobs = store.runs_between(1.0, 5.0)
+    assert {job_id: len(rows) for (_, job_id), rows in jobs.items()} == {"0": 1, "1": 2, "2": 1}
+    assert [[*rows] for rows in store.runs_between(0.0, 9.0, "u3").values()] == [[jobs["slurm", "1"][1]]]
+
+    store.record_all([replace(RECORD, number=f"{n}", decided_at_s=float(n)) for n in range(6)])
+    numbers = [sorted(record.number for record in chunk) for chunk in store.between(1.0, 4.0)]
+    assert numbers == [["1", "2"], ["3"]]
+    assert [*store.between(1.0, 4.0, ["nobody"])] == []
