@@ -64,10 +64,10 @@ def test_a_day_is_added_up_six_hours_after_its_end_and_again_after_a_late_run(
         assert store.day(DAYS[1]) is None
     assert days_kept(path, monkeypatch, NOW_S) == DAYS
     with closing(store_at(path)) as store:
-        assert '"run_count":1,' in (store.day(DAYS[1]) or "")
+        assert '"run_count":1,' in (store.day(DAYS[1]) or b"").decode()
 
 
 def test_accounting_that_does_not_answer_is_waited_for_three_days(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert days_kept(path, monkeypatch, NOW_S, troubles=["slurmdbd is away"]) == DAYS[:2]
     with closing(store_at(path)) as store:
-        assert "slurmdbd is away" in (store.day(DAYS[0]) or "")
+        assert "slurmdbd is away" in (store.day(DAYS[0]) or b"").decode()

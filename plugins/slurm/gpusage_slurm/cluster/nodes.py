@@ -66,10 +66,10 @@ def units_per_gpu(gres: str, site_type: str, name: str = "mps") -> int:
     Units without a type are of all whole GPUs of the node.
     """
     gpus, units = counts(gres, "gpu"), counts(gres, name)
-    if site_type and site_type in units:
-        return units[site_type] // gpus[site_type] if gpus.get(site_type) else 0
-    count = sum(each for kind, each in gpus.items() if not SLICE.search(kind.lower())) or sum(gpus.values())
-    return units.get("", 0) // count if count else 0
+    own = site_type if site_type in units else ""
+    whole = [kind for kind in gpus if not SLICE.search(kind.lower())] or gpus
+    count = sum(gpus.get(kind, 0) for kind in ([own] if own else whole))
+    return units.get(own, 0) // count if count else 0
 
 
 def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int, name: str = "mps") -> int:
