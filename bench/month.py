@@ -1,6 +1,6 @@
 """What a report on a month costs where 500,000 jobs ended in it, and how large their store is.
 
-    .venv/bin/python bench/month.py [--jobs 500000] [--folder FOLDER] [--only-fill]
+    .venv/bin/python bench/month.py [--jobs 500000] [--folder FOLDER]
 
 The decisions are a real gpusaged's on the example models, with other users, names and times; two of five jobs name a
 model. Then a gpusaged adds up the days, and each command runs once in a process of its own.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import sqlite3
 import sys
 import tempfile
 import time
@@ -38,7 +37,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=500_000)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "gpusage-month")
-    parser.add_argument("--only-fill", action="store_true", help="leave the days as they are")
     options = parser.parse_args()
     options.folder.mkdir(exist_ok=True)
     path = options.folder / "decisions.db"
@@ -48,13 +46,13 @@ def main() -> None:
     size_bytes = path.stat().st_size
     print(f"{options.jobs:,} jobs: {size_bytes / 1e6:,.0f} MB, {size_bytes / options.jobs:,.0f} bytes a job")
 
-    if not options.only_fill:
-        daemon_command = [sys.executable, "-m", "gpusage.service.daemon", "--config", str(options.folder / "c.toml")]
-        pid = os.posix_spawn(sys.executable, daemon_command, os.environ)
-        while days_in(path) < DAYS - 1:
+    daemon_command = [sys.executable, "-m", "gpusage.service.daemon", "--config", str(options.folder / "c.toml")]
+    pid = os.posix_spawn(sys.executable, daemon_command, os.environ)
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        while store.missing_days(time.time() - DAY_S):
             time.sleep(1)
-        os.kill(pid, 15)
-        show("gpusaged, all days", pid)
+    os.kill(pid, 15)
+    show("gpusaged, all days", pid)
     os.environ["GPUSAGE_CONFIG"] = str(options.folder / "c.toml")
     for command in ("report --since 30d", "report --since 30d --json", "report --user user7", "decisions 4711"):
         arguments = [str(Path(sys.executable).with_name("gpusage")), *command.split()]
@@ -69,12 +67,6 @@ def show(name: str, pid: int, begun_s: float | None = None) -> None:
     elapsed = "" if begun_s is None else f"{time.monotonic() - begun_s:6.1f} s, "
     cpu_s = used.ru_utime + used.ru_stime
     print(f"{name:28} {elapsed}{cpu_s:6.1f} s of a processor, {used.ru_maxrss / 1024:6,.0f} MiB, exit {status}")
-
-
-def days_in(path: Path) -> int:
-    """Return how many days have a report."""
-    with closing(sqlite3.connect(path)) as connection:
-        return int(connection.execute("SELECT COUNT(*) FROM days").fetchone()[0])
 
 
 def decided() -> Sequence[DecisionRecord]:
@@ -112,8 +104,8 @@ def job(
     identity = replace(record.identity or JobIdentity(), user=str(user), job_name=f"train{number % 7}")
     is_named = chance.random() < 0.4
     if not is_named:
-        kept = replace(record.decision, code=Code.KEEP, need=None, reasons=(f"{UNNAMED}: no history yet",))
-        record = replace(record, model=None, workload=None, decision=kept, mode="observe")
+        unchanged = replace(record.decision, code=Code.KEEP, need=None, reasons=(f"{UNNAMED}: no history yet",))
+        record = replace(record, model=None, workload=None, decision=unchanged, mode="observe")
     record = replace(
         record, number=f"{number:012x}", origin=f"uid {user}", identity=identity, decided_at_s=ended_at_s - duration_s
     )

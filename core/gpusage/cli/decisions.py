@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -21,6 +22,7 @@ from gpusage.cli import tables
 from gpusage.cli.decision_lines import document, lines
 from gpusage.decisions.advisor import make_advisor
 from gpusage.experience.profile_rows import COLUMNS, Cell, profile_row
+from gpusage.plugins.loading import installed_managers
 from gpusage.settings.configuration_file import load_configuration, read_configuration
 from gpusage.store.annotation import parse_annotation
 from gpusage.store.decisions import DecisionStore
@@ -112,17 +114,33 @@ def of_job(job_id: str) -> tuple[JobHistory, ...]:
     """Return the jobs with this id, each with its record where the caller may read it.
 
     Raises:
-        RequestError: No workload manager here knows the job.
+        RequestError: No workload manager here knows the job, and the store has no run of it.
     """
-    jobs = _managed_jobs(job_id=job_id, user="")
-    if not jobs:
+    failure: GpuUsageError | None = None
+    try:
+        jobs = _managed_jobs(job_id=job_id, user="")
+    except GpuUsageError as error:
+        jobs, failure = [], error
+    entries = tuple(_with_records(jobs)) or tuple(_long_ago(job_id))
+    if not entries:
         message = (
-            f"Job {job_id!r} must be one that a workload manager here remembers; none does. Check the id; for a job of "
-            "long ago, look into the store: gpusage decisions --last 1000."
+            f"Job {job_id!r} must be one that a workload manager here remembers, or whose run the store has; it is "
+            "neither. Check the id; the store of others' jobs is read by root and the daemon's user."
         )
-        raise RequestError(message)
+        raise failure or RequestError(message)
+    return entries
 
-    return tuple(_with_records(jobs))
+
+def _long_ago(job_id: str) -> Iterator[JobHistory]:
+    """Yield what the store has of a job that no manager remembers; nothing where the caller may not read it."""
+    with suppress(GpuUsageError, OSError), closing(_store()) as store:
+        # By manager an index finds the job. A number that was used again has a decision for each job.
+        for manager in installed_managers():
+            runs = store.usage(UsageQuery(manager=manager, job_id=job_id))[::-1]
+            for _, of_job in groupby(runs, key=lambda each: each.usage.number):
+                observed = [*of_job]
+                if observed[-1].decision is not None:
+                    yield None, observed[-1].decision, tuple(each.usage for each in observed), (job_id,)
 
 
 def present(state: JobState) -> tuple[tuple[AnnotatedJob, DecisionRecord | None], ...]:

@@ -25,6 +25,7 @@ from gpusage.plugins.loading import installed_managers
 from gpusage.reports import lines, page, past_jobs
 from gpusage.reports.amounts import Rates, rates_of
 from gpusage.reports.breakdown import Dimension
+from gpusage.reports.brief import brief
 from gpusage.reports.reading import Reader, read_accounting, rules_of
 from gpusage.reports.report import Period, Report, finished, period_of_month, report_of
 from gpusage.reports.user_text import Writing, user_text
@@ -134,7 +135,7 @@ def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] 
     """Show what happened in *period*, with its hours *by* some dimensions, and write all as a page to *output*."""
     made, _ = read_report(period)
     if output is not None:
-        write_output(output, page.page(made, page_origin()))
+        write_output(output, page.page(made, page_origin(), by))
     if as_json:
         tables.print_json(document(made))
         return
@@ -175,9 +176,9 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
         )
         raise RequestError(message) from error
 
-    # Without prices hours are weighed as the managers bill them, which takes their clusters.
+    # They show the capacity and, where there are no prices, what the managers bill for an hour.
     clusters = []
-    for manager in () if prices or not part.run_count else installed_managers():
+    for manager in installed_managers() if part.run_count else ():
         with suppress(GpuUsageError):  # this host may not be able to ask it
             cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
             clusters += [cluster] if cluster is not None else []
@@ -185,7 +186,14 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
     made = finished(part, before if before.run_count else None, rates_of(prices, clusters), period)
     troubles = tuple(dict.fromkeys((*part.unaccounted, *before.unaccounted)))
     runs.sort(key=lambda each: each.usage.ended_at_s, reverse=True)
-    return msgspec.structs.replace(made, unaccounted=troubles), runs
+    made = msgspec.structs.replace(
+        made,
+        unaccounted=troubles,
+        gpu_count=sum(pool.gpu_count for cluster in clusters for pool in cluster.pools),
+        mode=configuration.mode,
+        enforce_in=configuration.enforce_in,
+    )
+    return made, runs
 
 
 def document(made: Report) -> dict[str, Any]:
@@ -200,7 +208,7 @@ def document(made: Report) -> dict[str, Any]:
 
 def show(made: Report, by: Sequence[Dimension] = ()) -> None:
     """Print *made* for people."""
-    show_sections(lines.title(made), lines.sections(made, by))
+    show_sections(lines.title(made), (brief(made), *lines.sections(made, by)))
 
 
 def show_sections(title: str, sections: Iterable[lines.Section]) -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gpusage.experience.finished_jobs import HOST_BOUND_BELOW
 from gpusage.experience.trust import LEAST_CHECKED, LEAST_HELD, LEAST_OWN
-from gpusage.reports.accuracy import RULE
+from gpusage.reports.accuracy import RULE, Promises
 from gpusage.reports.amounts import Amounts
 from gpusage.reports.breakdown import Dimension, GroupTally, joined
 from gpusage.reports.report import Report
 from gpusage.reports.sharing import PossibleShares
-from gpusage.reports.tallies import PeriodTotals
-from gpusage.reports.verdicts import HARDLY_USED_BELOW, Wasted
-from gpusage_hooks.units import percent
+from gpusage.reports.summary import IDLE_S, WEEK_S
+from gpusage.reports.verdicts import HARDLY_USED_BELOW, RULES
+from gpusage_hooks.units import HOUR_S, percent
 
 SAVED_RULE = (
     "Asked: what the same runs would have taken with their users' requests; on the whole GPU, a run is shorter by the "
@@ -40,11 +39,8 @@ POSSIBLE_RULE = (
     "user's jobs on a GPU at a time, the second with any users', as a wall around each job's memory allows."
 )
 UNSEEN_RULE = "The row of what was not seen is a part of all: what it used is unknown."
-WAITING_RULE = (
-    f"Jobs with a kernel in less than {percent(HOST_BOUND_BELOW)} of their time. What they wait for is that of the job "
-    "with the most idle GPU hours: its processors, where these are busy, else its loader."
-)
-BEFORE = "This period and the previous one"
+WEEKS_RULE = "A job counts in the week in which it ended. Capacity: the hours of the GPUs that the clusters have today."
+SHOWN_USERS = 3
 MOST_GROUPS = 20
 NO_NAME: Mapping[Dimension, str] = MappingProxyType(
     {"user": "not known", "account": "not known", "partition": "not known", "model": "none named", "gpu": "not known"}
@@ -69,17 +65,18 @@ def title(report: Report) -> str:
 
 
 def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
-    """Yield the parts of *report*, the most important first, with its hours *by* some dimensions."""
+    """Yield the tables of *report*, with its hours *by* some dimensions; none that says nothing."""
     if report.run_count:
-        yield _before(report)
+        yield _weeks(report)
         yield _hours(report)
-        yield _promises(report)
-        yield from _host_sections(report)
         # The rules under these tables are long, and the same for all.
         yield from (by_section(dimension, report, is_first=dimension == by[0]) for dimension in by)
-        yield from _verdict_sections(report)
-    yield from _decision_sections(report)
-    yield _trueness(report) if report.run_count else Section(title="GPU hours", notes=(NO_RUN, *_unaccounted(report)))
+        yield _idle(report)
+    else:
+        yield Section(title="GPU hours", notes=(NO_RUN, *_unaccounted(report)))
+    yield _decisions(report)
+    if report.trueness or report.promises_enforced != Promises() or report.promises_withheld != Promises():
+        yield _trueness(report)
 
 
 def amount(value: float) -> str:
@@ -100,27 +97,29 @@ def part(value: float, whole: float) -> str:
     return percent(value / whole) if whole else "-"
 
 
-def _decision_sections(report: Report) -> Iterator[Section]:
-    rows = [(each.code, each.mode, each.manager, f"{each.count:,}") for each in report.decisions]
-    notes = () if rows else ("No decision was recorded in this period.",)
-    if report.if_shared_count:
-        notes = (
-            f"If GPUs could be shared, {count_text(report.if_shared_count)} of these would have had a part of one.",
+def capacity_hours(report: Report, since_s: float) -> float:
+    """Return the GPU hours that the clusters have in the part of the week from *since_s* that *report* is of."""
+    begin_s, end_s = max(since_s, report.since_s), min(since_s + WEEK_S, report.until_s)
+    return report.gpu_count * max(0.0, end_s - begin_s) / HOUR_S
+
+
+def _weeks(report: Report) -> Section:
+    rows = []
+    for week in report.weeks:
+        hours = week.hours
+        values = (hours.booked, hours.used, hours.idle, hours.unseen, hours.freed)
+        capacity = capacity_hours(report, week.since_s)
+        begin = time.strftime("%Y-%m-%d", time.gmtime(week.since_s))
+        rows.append((begin, f"{week.job_count:,}", amount(capacity) if capacity else "-", *map(amount, values)))
+    columns = ("week from", "jobs", "capacity", "booked", "used", "idle", "not seen", "freed")
+    notes = [WEEKS_RULE]
+    if before := report.previous:
+        hours = before.hours
+        notes.append(
+            f"Before, {day(report.previous_since_s)} to {day(report.since_s)}: {count_text(before.job_count)}, "
+            f"{amount(hours.booked)} GPU hours booked, {amount(hours.used)} used, {amount(hours.freed)} freed."
         )
-    yield Section(title="Decisions", columns=("decision", "mode", "manager", "jobs"), rows=rows, notes=notes)
-
-    if report.reasons:
-        reasons = [(each.reason, each.code, f"{each.count:,}") for each in report.reasons]
-        title_of_reasons = "First reasons, most frequent first"
-        yield Section(title=title_of_reasons, columns=("reason", "decision", "jobs"), rows=reasons)
-
-    unnamed = report.unnamed
-    # Without such jobs in this period, runs of earlier ones may still have been checked.
-    if unnamed.jobs or unnamed.checked:
-        counts = (unnamed.jobs, unnamed.estimated, unnamed.shares, unnamed.withheld, unnamed.checked)
-        row = (*(f"{count:,}" for count in counts), part(unnamed.held, unnamed.checked))
-        columns = ("jobs", "told by history", "shares given", "shares only recorded", "runs checked", "held")
-        yield Section(title="Jobs that name no model", columns=columns, rows=[row], notes=(UNNAMED_RULE,))
+    return Section(title="GPU hours by week", columns=columns, rows=rows, notes=notes)
 
 
 def _hours(report: Report) -> Section:
@@ -129,7 +128,9 @@ def _hours(report: Report) -> Section:
     rows += [_amounts(f"in {report.currency}", report.run_count, report.money)] if report.money else []
 
     notes = [SAVED_RULE, USED_RULE]
-    missing = ", ".join(each.gpu for each in report.gpus if each.money is None)
+    missing = ", ".join(
+        f"{each.gpu or 'GPUs of no known type'} ({each.run_count:,} runs)" for each in report.gpus if each.money is None
+    )
     if report.currency == "weights":
         notes.append(
             "The row in weights is what the manager bills in the most expensive partition: [money] has no price."
@@ -142,7 +143,7 @@ def _hours(report: Report) -> Section:
         kwh, hours = amount(report.totals.energy.kwh), amount(report.totals.energy.booked_hours)
         notes.append(f"Energy: {kwh} kWh in the {hours} GPU hours of jobs alone on a GPU with a counter.")
     notes += _unaccounted(report)
-    columns = ("GPU hours", "runs", "asked", "booked", "used", "idle", "not seen", "freed")
+    columns = ("GPU", "runs", "asked", "booked", "used", "idle", "not seen", "freed")
     return Section(title="GPU hours", columns=columns, rows=rows, notes=notes)
 
 
@@ -197,101 +198,61 @@ def _amounts(name: str, run_count: int, hours: Amounts) -> Sequence[str]:
     return (name, f"{run_count:,}", *map(amount, values))
 
 
-def _promises(report: Report) -> Section:
-    promises = {
-        "shares that were given": report.promises_enforced,
-        "shares that were only advised or recorded": report.promises_withheld,
-    }
-    rows = [(name, f"{each.fulfilled:,}", f"{each.broken:,}", f"{each.unknown:,}") for name, each in promises.items()]
-    columns = ("promises to", "kept", "broken", "unknown")
-    return Section(title="Promises", columns=columns, rows=rows, notes=(RULE,))
-
-
-def _verdict_sections(report: Report) -> Iterator[Section]:
-    verdicts = [
-        (each.verdict, f"{each.run_count:,}", amount(each.hours.booked), part(each.hours.booked, report.hours.booked))
-        for each in report.verdicts
+def _idle(report: Report) -> Section:
+    """Return the jobs with the most idle time, those that hardly use whole GPUs, and whose wait for their hosts."""
+    rows = [
+        (
+            f"{each.job_id} {each.job_name}".strip(),
+            each.user,
+            each.gpu or "not known",
+            amount(each.hours.booked),
+            amount(each.hours.idle),
+            each.verdict,
+            each.advice or "-",
+        )
+        for each in report.worst
     ]
-    yield Section(
-        title="How runs used what they booked",
-        columns=("verdict", "runs", "booked GPU hours", "of all"),
-        rows=verdicts,
-        notes=tuple(f"{each.verdict}: {each.rule}." for each in report.verdicts),
+    hardly, notes = report.hardly_used, []
+    if hardly.job_count:
+        notes.append(
+            f"{count_text(hardly.job_count)} used whole GPUs less than {percent(HARDLY_USED_BELOW)}: "
+            f"{amount(hardly.hours.booked)} GPU hours, {amount(hardly.hours.idle)} of them idle."
+        )
+    for limit_s, name in zip(IDLE_S, ("15 min", "2 h"), strict=True):
+        if count := report.idle.job_counts.get(key := f"{limit_s:.0f}"):
+            hours = amount(report.idle.hours[key])
+            notes.append(f"Idle from beginning to end, and longer than {name}: {count_text(count)}, {hours} GPU hours.")
+    for each in report.waiting[:SHOWN_USERS]:
+        jobs, idle = count_text(each.job_count), amount(each.hours.idle)
+        notes.append(f"{jobs} of {each.user}, {idle} GPU hours idle, waited for {each.waits_for}.")
+    notes += [f"{verdict}: {RULES[verdict]}." for verdict in sorted({each.verdict for each in report.worst})]
+    columns = ("job", "user", "GPU", "booked", "idle", "verdict", "request next time")
+    return Section(
+        title="Jobs with the most idle GPU hours", columns=columns, rows=rows, notes=notes or ("No job was seen idle.",)
     )
 
-    worst = [(*_booked_by(each), amount(each.hours.idle), each.verdict, each.advice or "-") for each in report.worst]
-    yield Section(
-        title="Jobs with the most idle GPU hours",
-        columns=("job", "user", "GPU", "booked", "idle", "verdict", "request next time"),
-        rows=worst,
-        notes=() if worst else ("No job was seen idle.",),
-    )
 
-
-def _booked_by(job: Wasted) -> Sequence[str]:
-    name = f"{job.job_id} {job.job_name}".strip()
-    return name, job.user, job.gpu or "not known", amount(job.hours.booked)
-
-
-def _before(report: Report) -> Section:
-    """Return the totals of this period beside the previous period's."""
-    if report.previous is None:
-        return Section(title=BEFORE, notes=("The store has nothing from the previous period.",))
-
-    rows = []
-    for name, value_of, show in _TOTALS:
-        now, then = value_of(report.totals), value_of(report.previous)
-        # From 0 or from unknown there is no relative change.
-        change = f"{100 * (now / then - 1):+.0f} %" if now is not None and then else "-"
-        rows.append((name, *("-" if value is None else show(value) for value in (now, then)), change))
-    notes = [f"The previous period is {day(report.previous_since_s)} to {day(report.since_s)}."]
-    return Section(title=BEFORE, columns=("", "this period", "before", "change"), rows=rows, notes=notes)
-
-
-_TOTALS: Sequence[tuple[str, Callable[[PeriodTotals], float | None], Callable[[float], str]]] = (
-    ("jobs with GPUs", lambda totals: totals.job_count, "{:,}".format),
-    ("users", lambda totals: totals.user_count, "{:,}".format),
-    ("jobs with a share in place of a GPU", lambda totals: totals.share_count, "{:,}".format),
-    ("promises kept", lambda totals: totals.promises.fulfilled, "{:,}".format),
-    ("promises broken", lambda totals: totals.promises.broken, "{:,}".format),
-    ("GPU hours asked", lambda totals: totals.hours.requested, amount),
-    ("GPU hours booked", lambda totals: totals.hours.booked, amount),
-    ("GPU hours used", lambda totals: totals.hours.used, amount),
-    ("GPU hours idle", lambda totals: totals.hours.idle, amount),
-    ("GPU hours not seen", lambda totals: totals.hours.unseen, amount),
-    ("GPU hours freed by sharing", lambda totals: totals.hours.freed, amount),
-    ("kWh of runs alone on their GPUs", lambda totals: totals.energy.kwh if totals.energy else None, amount),
-)
-"""The rows of the comparison: a name, the figure, and its text."""
-
-
-def _host_sections(report: Report) -> Iterator[Section]:
-    """Yield the jobs that hardly use their GPUs, and the users whose jobs wait for their hosts."""
-    hardly, below = report.hardly_used, percent(HARDLY_USED_BELOW)
-    hardly_used = [
-        (*_booked_by(each), percent(each.hours.used / (each.hours.used + each.hours.idle)), each.advice or "-")
-        for each in hardly.worst
+def _decisions(report: Report) -> Section:
+    """Return the most frequent reasons, and how many jobs were changed, and how."""
+    counts = [
+        f"{each.code}{f' to a {each.change}' if each.change else ''}: {count_text(each.count)} (mode {each.mode}, "
+        f"{each.manager})"
+        for each in report.decisions
     ]
-    booked, idle = amount(hardly.hours.booked), amount(hardly.hours.idle)
-    # The table has the worst jobs alone, so the sum over all stands below it.
-    note = f"{count_text(hardly.job_count)}, {booked} GPU hours, {idle} of them idle."
-    yield Section(
-        title=f"Jobs that hold whole GPUs and use them less than {below}",
-        columns=("job", "user", "GPU", "booked", "busy", "request next time"),
-        rows=hardly_used,
-        notes=(note,) if hardly_used else (f"No job was seen to use whole GPUs less than {below}.",),
-    )
-
-    waiting = [
-        (each.user, f"{each.job_count:,}", amount(each.hours.booked), amount(each.hours.idle), each.waits_for)
-        for each in report.waiting
-    ]
-    yield Section(
-        title="Who waits for data",
-        columns=("user", "jobs", "booked", "idle", "waits for"),
-        rows=waiting,
-        notes=(WAITING_RULE,) if waiting else ("No job was seen to wait for its host.",),
-    )
+    notes = [f"{'; '.join(counts)}." if counts else "No decision was recorded in this period."]
+    if report.if_shared_count:
+        jobs = count_text(report.if_shared_count)
+        notes.append(f"If GPUs could be shared, {jobs} of these would have had a part of one.")
+    # Without such jobs in this period, runs of earlier ones may still have been checked.
+    if (unnamed := report.unnamed).jobs or unnamed.checked:
+        notes.append(
+            f"{count_text(unnamed.jobs)} named no model: {unnamed.estimated:,} with a history, {unnamed.shares:,} with "
+            f"a share by it, {unnamed.withheld:,} with one only recorded; {part(unnamed.held, unnamed.checked)} of "
+            f"{unnamed.checked:,} checked runs held."
+        )
+        notes.append(UNNAMED_RULE)
+    reasons = [(each.reason, each.code, f"{each.count:,}") for each in report.reasons]
+    return Section(title="Decisions", columns=("reason", "decision", "jobs"), rows=reasons, notes=notes)
 
 
 def _trueness(report: Report) -> Section:
@@ -305,12 +266,13 @@ def _trueness(report: Report) -> Section:
         )
         for each in report.trueness
     ]
-    return Section(
-        title="Predicted and observed",
-        columns=("model family", "figure", "runs", "observed/predicted", "inside"),
-        rows=rows,
-        notes=(TRUE_RULE,) if rows else ("No run can be compared with its prediction yet.",),
-    )
+    notes = [TRUE_RULE] if rows else []
+    for name, each in (("given", report.promises_enforced), ("not given", report.promises_withheld)):
+        if each != Promises():
+            counts = f"{each.fulfilled:,} kept, {each.broken:,} broken, {each.unknown:,} unknown"
+            notes.append(f"Promises to shares that were {name}: {counts}.")
+    columns = ("model family", "figure", "runs", "observed/predicted", "inside")
+    return Section(title="Predicted and observed", columns=columns, rows=rows, notes=(*notes, RULE))
 
 
 def day(seconds: float) -> str:

@@ -27,13 +27,23 @@ from gpusage.reports.breakdown import (
     break_down,
     with_freed,
 )
+from gpusage.reports.summary import (
+    HurtJob,
+    IdleJobs,
+    PartitionTally,
+    ShareCosts,
+    WeekTally,
+    hurt_jobs,
+    idle_jobs,
+    share_costs,
+    tally_partitions,
+    tally_weeks,
+)
 from gpusage.reports.tallies import (
-    Band,
     DecisionTally,
     GpuTally,
     PeriodTotals,
     ReasonTally,
-    booked_bands,
     count_decisions,
     count_reasons,
     period_totals,
@@ -42,12 +52,10 @@ from gpusage.reports.tallies import (
 from gpusage.reports.verdicts import (
     WORST_COUNT,
     HardlyUsed,
-    VerdictTally,
     WaitingUser,
     Wasted,
     hardly_used_jobs,
     most_idle_jobs,
-    tally_verdicts,
     waiting_users,
 )
 from gpusage.store.rows import Observation
@@ -77,6 +85,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         if_shared_count: Decisions on jobs for which a share would have been enough, had their GPUs been shared.
         unaccounted: Sentences on accounting that could not be read.
         stays: As in `Breakdown`; empty in a finished report.
+        weeks: GPU hours by week.
+        hurt: Jobs whose shares broke their promises, or would have.
+        partitions: What the jobs of each partition show of withheld shares.
+        costs: What the shares that were given cost.
+        idle: Jobs that were idle from beginning to end.
+        gpu_count: GPUs of the clusters today; 0 if unknown.
+        mode: The site's mode today.
+        enforce_in: As in `Configuration`.
     """
 
     since_s: float
@@ -89,8 +105,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     hours: Amounts
     money: Amounts | None
     gpus: tuple[GpuTally, ...]
-    bands: tuple[Band, ...]
-    verdicts: tuple[VerdictTally, ...]
     worst: tuple[Wasted, ...]
     trueness: tuple[PredictionAccuracy, ...]
     promises_enforced: Promises
@@ -107,6 +121,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     if_shared_count: int = 0
     unaccounted: tuple[str, ...] = ()
     stays: Mapping[str, bytes] = msgspec.field(default_factory=dict)
+    weeks: tuple[WeekTally, ...] = ()
+    hurt: tuple[HurtJob, ...] = ()
+    partitions: tuple[PartitionTally, ...] = ()
+    costs: ShareCosts = ShareCosts()
+    idle: IdleJobs = IdleJobs()
+    gpu_count: int = 0
+    mode: str = ""
+    enforce_in: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +205,6 @@ def part_of(records: Sequence[DecisionRecord], observations: Sequence[Observatio
         hours=total(each.hours for each in gpus),
         money=None,
         gpus=gpus,
-        bands=booked_bands(observations, least_s),
-        verdicts=tally_verdicts(observations, least_s),
         worst=most_idle_jobs(observations, least_s),
         trueness=prediction_accuracy(observations, least_s),
         promises_enforced=enforced,
@@ -198,6 +218,11 @@ def part_of(records: Sequence[DecisionRecord], observations: Sequence[Observatio
         previous=None,
         hardly_used=hardly_used_jobs(observations, least_s),
         waiting=waiting_users(observations, least_s),
+        weeks=tally_weeks(observations, least_s),
+        hurt=hurt_jobs(observations, least_s),
+        partitions=tally_partitions(observations, least_s),
+        costs=share_costs(observations),
+        idle=idle_jobs(observations, least_s),
     )
 
 

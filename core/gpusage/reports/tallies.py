@@ -8,26 +8,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpusage.experience.finished_jobs import own_utilization, was_gpu_shared
+from gpusage.experience.finished_jobs import was_gpu_shared
 from gpusage.reports.accuracy import Promises, count_promises
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
 from gpusage.reports.jobs import count_jobs
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import DecisionRecord
+from gpusage_hooks.types import Code, DecisionRecord
 
-BAND_PERCENT = 10
 _NAME_OR_NUMBER = re.compile(r"([A-Za-z][\w-]*)|\d+(?:\.\d+)?")
 JOULES_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionTally:
-    """Count of the decisions with the same code and mode."""
+    """Count of the decisions with the same code and mode.
 
-    KEY: ClassVar = ("manager", "mode", "code")
+    Attributes:
+        change: What a rewrite puts in the request: ``share``, ``slice``, or the ``GPU type`` alone; else empty.
+    """
+
+    KEY: ClassVar = ("manager", "mode", "code", "change")
     manager: str
     mode: str
     code: str
+    change: str
     count: int
 
 
@@ -63,26 +67,17 @@ class GpuTally:
     money: Amounts | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """The booked GPU hours of runs with utilizations in a band.
-
-    Attributes:
-        from_percent: The band's lower end; it is `BAND_PERCENT` wide.
-    """
-
-    KEY: ClassVar = ("from_percent",)
-    from_percent: int
-    booked_hours: float
-
-
 def count_decisions(records: Sequence[DecisionRecord]) -> tuple[DecisionTally, ...]:
     """Count *records* by manager, mode and code."""
     # Sorted, so that tables of two reports have the same order.
-    counts = Counter((record.manager, record.mode, record.decision.code.value) for record in records)
+    counts = Counter[tuple[str, str, str, str]]()
+    for record in records:
+        request, code = record.decision.request, record.decision.code
+        change = "share" if request.mps_thread_percent else "slice" if request.slice_type else "GPU type"
+        counts[record.manager, record.mode, code.value, change if code is Code.REWRITE else ""] += 1
     return tuple(
-        DecisionTally(manager=manager, mode=mode, code=code, count=count)
-        for (manager, mode, code), count in sorted(counts.items())
+        DecisionTally(manager=manager, mode=mode, code=code, change=change, count=count)
+        for (manager, mode, code, change), count in sorted(counts.items())
     )
 
 
@@ -107,20 +102,6 @@ def tally_gpus(observations: Sequence[Observation], least_s: float) -> tuple[Gpu
     return tuple(
         GpuTally(gpu=gpu, run_count=len(runs), hours=total(runs), money=None) for gpu, runs in sorted(by_gpu.items())
     )
-
-
-def booked_bands(observations: Sequence[Observation], least_s: float) -> tuple[Band, ...]:
-    """Return the histogram of booked GPU hours over utilization; empty where no utilization was seen."""
-    hours = [0.0] * (100 // BAND_PERCENT)
-    for each in observations:
-        utilization = own_utilization(each.usage, least_s)
-        if utilization is not None:
-            # 100 % belongs to the last band.
-            hours[min(int(100 * utilization / BAND_PERCENT), len(hours) - 1)] += amounts_of(each, least_s).booked
-    if not any(hours):
-        return ()
-
-    return tuple(Band(from_percent=BAND_PERCENT * at, booked_hours=each) for at, each in enumerate(hours))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from gpusage.experience.finished_jobs import (
     HOST_BOUND_BELOW,
-    LEAST_ALONE,
     LEAST_SAMPLED_S,
     UNUSED_BELOW,
     describe_host,
@@ -22,37 +20,19 @@ from gpusage.reports.jobs import newest_seen, runs_by_job
 from gpusage.reports.joining import joined
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Usage
-from gpusage_hooks.units import percent, seconds
+from gpusage_hooks.units import percent
 
 Verdict = Literal["busy", "waits", "unused", "beside others", "not seen"]
-_RULES: Mapping[Verdict, str] = MappingProxyType(
+RULES: Mapping[str, str] = MappingProxyType(
     {
-        "busy": f"a kernel ran in at least {percent(HOST_BOUND_BELOW)} of the time",
         "waits": f"a kernel ran in less than {percent(HOST_BOUND_BELOW)} of the time: the job waits for its host",
         "unused": f"a kernel ran in less than {100 * UNUSED_BELOW:g} % of the time",
-        "beside others": f"others were on the GPU for more than {percent(1 - LEAST_ALONE)} of the time, and its "
-        "counters do not tell whose kernels ran",
     }
 )
+"""Of the verdicts on jobs whose GPUs were idle."""
 WORST_COUNT = 10
 HARDLY_USED_BELOW = 0.2
 """A whole GPU with a kernel in less of its time is hardly used: the smallest usual share is a quarter of a GPU."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictTally:
-    """Number and hours of the runs with the same verdict."""
-
-    KEY: ClassVar = ("verdict",)
-    verdict: Verdict
-    rule: str
-    run_count: int
-    hours: Amounts
-
-    @property
-    def rank(self) -> int:
-        """Return the place in a table."""
-        return get_args(Verdict).index(self.verdict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +62,10 @@ class Wasted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardlyUsed:
-    """The jobs that held whole GPUs, with a kernel in less than `HARDLY_USED_BELOW` of their time.
-
-    Attributes:
-        worst: Jobs with the most idle GPU hours.
-    """
+    """The jobs that held whole GPUs, with a kernel in less than `HARDLY_USED_BELOW` of their time."""
 
     job_count: int
     hours: Amounts
-    worst: tuple[Wasted, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,35 +109,11 @@ def verdict_of(usage: Usage, hours: Amounts, least_s: float = LEAST_SAMPLED_S) -
     return "waits" if utilization < HOST_BOUND_BELOW else "busy"
 
 
-def rules(least_s: float = LEAST_SAMPLED_S) -> Mapping[Verdict, str]:
-    """Return the rule of each verdict as a clause; *least_s* is the least sampled time of a run."""
-    unseen = f"sampled for less than {seconds(least_s)}, or the GPU has no counter of this"
-    return {**_RULES, "not seen": unseen}
-
-
-def tally_verdicts(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[VerdictTally, ...]:
-    """Count the runs by verdict, in the order of `rules`."""
-    by_verdict: dict[Verdict, list[Amounts]] = defaultdict(list)
-    for each in observations:
-        hours = amounts_of(each, least_s)
-        by_verdict[verdict_of(each.usage, hours, least_s)].append(hours)
-
-    return tuple(
-        VerdictTally(
-            verdict=verdict,
-            rule=rule,
-            run_count=len(by_verdict[verdict]),
-            hours=total(by_verdict[verdict]),
-        )
-        for verdict, rule in rules(least_s).items()
-        if verdict in by_verdict
-    )
-
-
 def most_idle_jobs(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[Wasted, ...]:
     """Return the jobs with the most idle GPU hours, the worst first; *observations* are the newest first."""
     wasted = (_wasted(runs, least_s) for runs in runs_by_job(observations))
-    return _most_idle(job for job in wasted if job.verdict in ("waits", "unused"))
+    idle = (job for job in wasted if job.verdict in RULES)
+    return tuple(sorted(idle, key=lambda job: job.rank)[:WORST_COUNT])
 
 
 def hardly_used_jobs(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> HardlyUsed:
@@ -170,7 +121,7 @@ def hardly_used_jobs(observations: Sequence[Observation], least_s: float = LEAST
     # Strictly less, so that a job without any seen time (0 < 0) is none of them.
     jobs = [_wasted(runs, least_s) for runs in runs_by_job(filter(had_whole_gpus, observations))]
     hardly = [job for job in jobs if job.hours.used < HARDLY_USED_BELOW * (job.hours.used + job.hours.idle)]
-    return HardlyUsed(job_count=len(hardly), hours=total(job.hours for job in hardly), worst=_most_idle(hardly))
+    return HardlyUsed(job_count=len(hardly), hours=total(job.hours for job in hardly))
 
 
 def waiting_users(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[WaitingUser, ...]:
@@ -182,10 +133,6 @@ def waiting_users(observations: Sequence[Observation], least_s: float = LEAST_SA
             cause, idle = describe_host(newest_seen(runs, least_s).usage), job.hours.idle
             waiting.append(WaitingUser(user=job.user, job_count=1, hours=job.hours, waits_for=cause, most_idle=idle))
     return joined([tuple(waiting), ()])
-
-
-def _most_idle(jobs: Iterable[Wasted]) -> tuple[Wasted, ...]:
-    return tuple(sorted(jobs, key=lambda job: job.rank)[:WORST_COUNT])
 
 
 def _wasted(runs: Sequence[Observation], least_s: float) -> Wasted:

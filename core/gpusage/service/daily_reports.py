@@ -60,7 +60,7 @@ class DailyReports(PeriodicTask):
                 )
                 part, _ = reader.read_span(day_s, day_s + DAY_S)
                 if not part.unaccounted or day_s < now_s - PATIENCE_S:
-                    store.record_day(day_s, msgspec.json.encode(part).decode())
+                    store.record_day(day_s, msgspec.json.encode(part))
 
     def interval_s(self) -> float:
         """Return how often days are looked for."""

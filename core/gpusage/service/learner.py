@@ -12,11 +12,13 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from gpusage.experience.history import History, read_history
 from gpusage.experience.learned import NOTHING_LEARNED, FirstRun, Learned, failures_of
@@ -27,9 +29,9 @@ from gpusage.service.periodic_task import PeriodicTask
 from gpusage.settings.configuration import Configuration, LearningSettings
 from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import open_store
-from gpusage.store.rows import UsageQuery
+from gpusage.store.rows import Observation, UsageQuery
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import DecisionRecord
+from gpusage_hooks.types import DecisionRecord, RenderedDecision
 from gpusage_hooks.units import DAY_S, WHOLE_PERCENT
 
 MAXIMUM_RUNS, MAXIMUM_RUNS_PER_USER = 20_000, 2_000
@@ -46,6 +48,11 @@ LEAST_DECISIONS = 20
 RELEARN_S = 3600.0
 """A run that came late, after others that ended later, is learned from within this period."""
 
+_ALIKE = ("manager", "user", "user_id", "gpu", "granted", "outcome", "sampled_on")
+_UNTAUGHT: Mapping[str, Any] = MappingProxyType(
+    {**dict.fromkeys(("account", "partition", "job_name"), ""), **dict.fromkeys(("energy_j", "cpu_s", "read_bytes"))}
+)
+_NOTHING = RenderedDecision(before="", after="", fields={})
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +68,7 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
         count=MAXIMUM_RUNS,
         only_decided=True,
     )
-    observations = store.evidence(MAXIMUM_RUNS_PER_USER, query)
+    observations = [*learnable(store.evidence(MAXIMUM_RUNS_PER_USER, query))]
 
     # Runs tell of the week, and the newest decisions of jobs that wait.
     ended = [each.decision for each in observations if each.usage.ended_at_s >= now_s - SHARE_DAYS * DAY_S]
@@ -96,6 +103,29 @@ def smallest_shares(records: Iterable[DecisionRecord], since_s: float) -> Mappin
         for name in request.required_gpus or ("",) if request.mps_thread_percent else ():
             smallest[name] = min(request.mps_thread_percent or WHOLE_PERCENT, smallest.get(name, WHOLE_PERCENT))
     return smallest
+
+
+def learnable(observations: Iterable[Observation]) -> Iterator[Observation]:
+    """Yield *observations* without what nothing is learned from; equal parts are one object.
+
+    A decision takes 10 KB, most of it the same in all decisions on jobs alike, and there are `MAXIMUM_RUNS`.
+    """
+    parts: dict[Any, Any] = {}
+    for each in observations:
+        alike = {name: parts.setdefault(getattr(each.usage, name), getattr(each.usage, name)) for name in _ALIKE}
+        usage, record = replace(each.usage, **alike, **_UNTAUGHT), each.decision
+        if record is not None:
+            decision, workload, identity = record.decision, record.workload, record.identity
+            request = parts.setdefault(decision.request, decision.request)
+            need, workload, identity = (parts.setdefault(part, part) for part in (decision.need, workload, identity))
+            decision = replace(decision, request=request, need=need, reasons=(), step_times_s={}, if_shared=())
+            texts = {
+                name: parts.setdefault(getattr(record, name), getattr(record, name)) for name in ("origin", "model")
+            }
+            record = replace(
+                record, decision=decision, workload=workload, identity=identity, rendered=_NOTHING, **texts
+            )
+        yield Observation(usage=usage, decision=record)
 
 
 def first_runs_in_store(

@@ -26,7 +26,9 @@ from gpusage.store.rows import (
     decode_observations,
     decode_records,
     forget_days,
+    packed,
     schema_version,
+    unpacked,
     usage_query,
     usage_upsert,
     usage_values,
@@ -91,13 +93,13 @@ class DecisionStore(ABC):
         stale = forget_days(self._schema, (usage.ended_at_s for usage in usages))
         self._write_all("usage", len(usages), [*rows, *stale])
 
-    def record_day(self, day_s: float, report: str) -> None:
-        """Keep the *report* of the day, in UTC, that begins at *day_s*, until a run that ended in it is recorded.
+    def record_day(self, day_s: float, report: bytes) -> None:
+        """Keep the JSON *report* of the day, in UTC, that begins at *day_s*, until a run that ended in it is recorded.
 
         Raises:
             StoreError: It could not be written.
         """
-        self._write_all("days", 1, day_statements(self._schema, day_s, report))
+        self._write_all("days", 1, day_statements(self._schema, day_s, packed(report)))
 
     def prepare(self) -> None:
         """Open the store now, so that the first decision need not wait; that one reports a failure."""
@@ -141,10 +143,10 @@ class DecisionStore(ABC):
             jobs[manager, job_id].append(number)
         return jobs
 
-    def day(self, day_s: float) -> str | None:
+    def day(self, day_s: float) -> bytes | None:
         """Return the report of the day that begins at *day_s*; ``None`` where none is kept."""
         rows = self._rows(f"SELECT report FROM {self._schema}days WHERE day_s = :day_s", {"day_s": day_s})  # noqa: S608
-        return str(rows[0][0]) if rows else None
+        return unpacked(rows[0][0]) if rows else None
 
     def missing_days(self, until_s: float) -> list[float]:
         """Return when the days begin that have no report, from the first run's to *until_s*."""
@@ -172,15 +174,19 @@ class DecisionStore(ABC):
         """
         return decode_observations(self._rows(*usage_query(self._schema, question)), self._name)
 
-    def evidence(self, count_per_user: int, question: UsageQuery) -> tuple[Observation, ...]:
-        """Return the runs to learn from, of each user the last *count_per_user* at most; see `usage`.
+    def evidence(self, count_per_user: int, question: UsageQuery) -> Iterator[Observation]:
+        """Yield the runs to learn from, of each user the last *count_per_user* at most; see `usage`.
 
         Whoever learns reads by this: without a count per user, one user's many short jobs displace everyone else's.
+        Only `CHUNK_ROWS` are in memory at a time.
 
         Raises:
             StoreError: As `latest`.
         """
-        return self.usage(replace(question, count_per_user=count_per_user))
+        statement, values = usage_query(self._schema, replace(question, count_per_user=count_per_user), "u.id")
+        ids = [number for (number,) in self._rows(statement, values)]
+        for begin in range(0, len(ids), CHUNK_ROWS):
+            yield from self.usage(UsageQuery(ids=ids[begin : begin + CHUNK_ROWS]))
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""

@@ -1,7 +1,7 @@
 """The tables of the store, for SQLite and PostgreSQL alike: the steps that make them, their rows, questions on usage.
 
-A row holds its record as JSON, with the columns that people ask for beside it. The tables are numbered steps from an
-empty database.
+A row holds its record as packed JSON, with the columns that people ask for beside it. The tables are numbered steps
+from an empty database.
 
 Invariants:
 
@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import logging
 import time
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import TypeVar
 
 import msgspec
@@ -58,10 +61,13 @@ Record = TypeVar("Record", DecisionRecord, Usage)
 
 # What no two runs share: a requeued job starts again, and several clusters may write into one store.
 _RUN = "manager, job_id, started_at_s, number"
-_JOINED = (
-    "SELECT u.record, (SELECT d.record FROM {schema}decisions d WHERE d.number = u.number AND u.number <> ''"
-    " ORDER BY d.id DESC LIMIT 1) FROM {schema}usage u"
+RECORDS = (
+    "u.record, (SELECT d.record FROM {schema}decisions d WHERE d.number = u.number AND u.number <> ''"
+    " ORDER BY d.id DESC LIMIT 1)"
 )
+"""What `usage_query` selects: a run's record, and that of its decision."""
+# Never changes: a row is read with the dictionary that it was written with. Another one is another file.
+_DICTIONARY = files("gpusage.store").joinpath("dictionary.txt").read_bytes()
 _LONG_ENOUGH = "(u.ended_at_s - u.started_at_s >= :least_run_s OR u.outcome IN ('out_of_memory', 'failed'))"
 _NEWEST_PER_USER = (
     "u.id IN (SELECT id FROM (SELECT u.id, ROW_NUMBER() OVER"
@@ -154,20 +160,44 @@ def decode_records(texts: Iterable[str], kind: type[Record], store: str) -> tupl
     records = []
     for text in texts:
         try:
-            records.append(msgspec.json.decode(text, type=kind))
-        except (msgspec.MsgspecError, TypeError) as error:  # noqa: PERF203 - each row for itself; it may hold no text
+            records.append(msgspec.json.decode(unpacked(text), type=kind))
+        except (msgspec.MsgspecError, TypeError, ValueError, zlib.error) as error:  # noqa: PERF203 - each row for itself; it may hold no text
             _log.warning("store %s holds a row that is no %s (%s): left out", store, _NOUNS[kind], error)
     return tuple(records)
 
 
 def encode_record(record: DecisionRecord | Usage) -> str:
-    """Return *record* as JSON that any database can hold."""
+    """Return *record* as packed JSON."""
     try:
-        return _ENCODER.encode(record).decode()
+        return packed(_ENCODER.encode(record))
     except UnicodeEncodeError:
         # A user's text may be no Unicode, such as half of a surrogate pair: keep the rest.
         plain = msgspec.to_builtins(record, enc_hook=_encodable)
-        return _ENCODER.encode(_with_valid_unicode(plain)).decode()
+        return packed(_ENCODER.encode(_with_valid_unicode(plain)))
+
+
+def packed(document: bytes) -> str:
+    """Return a JSON *document* as a text that any database can hold, of a quarter of its length.
+
+    Records are short and alike, so they shrink by what they share with `_DICTIONARY`.
+    """
+    packer = zlib.compressobj(zdict=_DICTIONARY)
+    return b64encode(packer.compress(document) + packer.flush()).decode()
+
+
+def unpacked(text: str) -> bytes:
+    """Return the JSON document in *text*; no Base64 begins like an object, which older rows hold as it is.
+
+    Raises:
+        ValueError: It holds none; zlib has an error of its own.
+        TypeError: It is no text.
+    """
+    if not isinstance(text, str):
+        message = f"a record must be a text; got {type(text).__name__}"
+        raise TypeError(message)
+    if text.startswith("{"):
+        return text.encode()
+    return zlib.decompressobj(zdict=_DICTIONARY).decompress(b64decode(text, validate=True))
 
 
 def _with_valid_unicode(value: object) -> object:
@@ -217,8 +247,8 @@ def usage_values(usage: Usage) -> Values:
     }
 
 
-def usage_query(schema: str, question: UsageQuery) -> tuple[str, Values]:
-    """Return the statement that answers *question*, newest first, and its values by name."""
+def usage_query(schema: str, question: UsageQuery, selected: str = RECORDS) -> tuple[str, Values]:
+    """Return the statement that answers *question*, newest first, and its values by name; *selected* of each row."""
     limits: dict[str, tuple[str, float | str | None]] = {
         "since_s": ("u.ended_at_s >= :since_s", question.since_s),
         "owner": ("u.owner = :owner", question.user),
@@ -237,7 +267,8 @@ def usage_query(schema: str, question: UsageQuery) -> tuple[str, Values]:
         where = _NEWEST_PER_USER.format(schema=schema, where=where)
         values |= {"count_per_user": question.count_per_user}
 
-    statement = f"{_JOINED.format(schema=schema)} WHERE {where} ORDER BY u.ended_at_s DESC, u.id DESC"
+    selection = f"SELECT {selected.format(schema=schema)} FROM {schema}usage u"  # noqa: S608 - our names
+    statement = f"{selection} WHERE {where} ORDER BY u.ended_at_s DESC, u.id DESC"
     if question.count is None:
         return statement, values
     return f"{statement} LIMIT :count", values | {"count": question.count}

@@ -76,7 +76,7 @@ def _read_runs(configuration: Configuration, url: str, find_gpu: GpuLookup) -> l
                 count=MOST_RUNS,
                 only_decided=True,
             )
-            observations = store.evidence(MOST_OF_A_USER, query)
+            observations = [*store.evidence(MOST_OF_A_USER, query)]
     except (GpuUsageError, OSError) as error:
         message = f"The store must be readable; got: {error} Run this as root or as the daemon's user."
         raise RequestError(message) from error

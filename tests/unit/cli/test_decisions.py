@@ -215,3 +215,17 @@ def test_a_manager_at_fault_is_mentioned_and_the_others_are_asked(
     monkeypatch.setattr(decisions, "read_configuration", lambda: (Configuration(managers=settings), ""))
     assert decisions.of_job("12_3") == ((JOB, None, (), ("12_3",)),)
     assert capsys.readouterr().err == f"gpusage: warning: {TROUBLE}\n"
+
+
+def test_a_job_that_no_manager_remembers_is_found_by_its_run(
+    show_decisions: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """Managers forget; the store has a job for `keep_days`. An id is used again after a while."""
+    with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
+        first = replace(USAGE, job_id="99", number="69215f4a0c3e")
+        store.record_usage([first, replace(first, number="69215f4a0c3f", started_at_s=1.8e9, ended_at_s=1.8e9 + 9)])
+    records = show_decisions("99")["decisions"]
+    assert [(each["number"], each["job_ids"], len(each["usage"])) for each in records] == [
+        ("69215f4a0c3e", ["99"], 1),
+        ("69215f4a0c3f", ["99"], 1),
+    ]

@@ -51,11 +51,10 @@ def test_the_report_checks_the_runs_from_which_the_site_learns() -> None:
     assert [tally.checked for tally in tallies] == [1, 0]
 
 
-def test_the_report_has_a_section_only_where_there_are_such_jobs() -> None:
+def test_the_report_speaks_of_jobs_without_a_model_only_where_there_are_such_jobs() -> None:
     period = Period(since_s=0.0, until_s=1.0)
-    titles = [
-        [section.title for section in lines.sections(report_of(records, (), Rates(), period))]
+    notes = [
+        [note for section in lines.sections(report_of(records, (), Rates(), period)) for note in section.notes]
         for records in ([RECORD], [RECORD, OBSERVED])
     ]
-    assert "Jobs that name no model" not in titles[0]
-    assert "Jobs that name no model" in titles[1]
+    assert [lines.UNNAMED_RULE in each for each in notes] == [False, True]

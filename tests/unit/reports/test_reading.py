@@ -58,13 +58,13 @@ def test_a_kept_day_is_read_and_its_runs_are_not(path: Path) -> None:
     with closing(opened(path)) as store:
         part, _ = Reader(store=store).read_span(FIRST_S, FIRST_S + DAY_S)
         assert part.run_count
-        store.record_day(FIRST_S, msgspec.json.encode(part).decode())
+        store.record_day(FIRST_S, msgspec.json.encode(part))
     assert (read(path).run_count, read(path).hours.booked) == (40, pytest.approx(before.hours.booked))
     with closing(opened(path)) as store:
-        store.record_day(FIRST_S, msgspec.json.encode(msgspec.structs.replace(part, run_count=1000)).decode())
+        store.record_day(FIRST_S, msgspec.json.encode(msgspec.structs.replace(part, run_count=1000)))
     assert read(path).run_count == 1000 + 40 - part.run_count
     with closing(opened(path)) as store:
-        store.record_day(FIRST_S, '{"of": "another release"}')
+        store.record_day(FIRST_S, b'{"of": "another release"}')
     assert read(path) == before
 
 

@@ -50,11 +50,6 @@ def test_names_of_gpus_and_models_stay_in_a_reason() -> None:
     assert reason.reason == "only Nx (N-N) on a100-sxm4-80gb, gres/mps:N, resnet50.onnx"
 
 
-def test_the_bands_hold_the_booked_hours_that_were_seen() -> None:
-    report = month_report()
-    assert sum(band.booked_hours for band in report.bands) == pytest.approx(report.hours.used + report.hours.idle)
-
-
 def test_predicted_is_compared_with_what_was_observed_on_the_gpu_that_it_was_predicted_for() -> None:
     unshared = record(1, percent=None)
     here, elsewhere = usage(unshared, gpu_utilization=0.3), usage(unshared, gpu="t4")
@@ -111,21 +106,21 @@ def test_where_nothing_is_shared_the_report_counts_whom_a_share_would_have_been_
     section = next(
         each for each in sections(report_of([would, whole], [], Rates(), PERIOD)) if each.title == "Decisions"
     )
-    assert section.notes == ("If GPUs could be shared, 1 job of these would have had a part of one.",)
+    assert "If GPUs could be shared, 1 job of these would have had a part of one." in section.notes
 
 
 def test_a_time_without_anything_says_so_and_wastes_nothing() -> None:
     empty = report_of([], [], Rates(), PERIOD)
     notes = [note for section in sections(empty) for note in section.notes]
-    assert notes[0] == "No decision was recorded in this period."
-    assert notes[1].startswith("No run was observed")
+    assert notes[0].startswith("No run was observed")
+    assert notes[1] == "No decision was recorded in this period."
     assert "<svg" not in page(empty)
 
 
 def test_where_nothing_was_sampled_the_missing_accounting_is_named() -> None:
     empty = msgspec.structs.replace(report_of([], [], Rates(), PERIOD), unaccounted=("Slurm keeps no accounting.",))
     notes = [note for section in sections(empty) for note in section.notes]
-    assert notes[-1] == "Jobs that no node sampled are not counted: Slurm keeps no accounting."
+    assert notes[1] == "Jobs that no node sampled are not counted: Slurm keeps no accounting."
 
 
 def test_what_users_wrote_is_text_on_the_page() -> None:
@@ -138,20 +133,18 @@ def test_nothing_on_the_page_is_wider_than_a_telephone_unless_it_scrolls() -> No
     text = page(month_report())
     assert "width=device-width" in text
     assert "<svg" not in text
-    assert text.count("<table>") == len(re.findall("<div class='table(?: wide)?'><table>", text)) > 0
+    assert text.count("<table>") == len(re.findall("<div class='table(?: long)?'><table>", text)) > 0
 
 
 def test_a_site_s_own_limit_of_sampling_holds_for_hours_verdicts_and_advice() -> None:
     """The run was sampled for half a minute."""
     (decided,) = [record(1)]
     short = usage(decided, sampled_s=30.0, alone_s=30.0, gpu_utilization=0.2)
-    for least_s, verdict, idle in ((20.0, "waits", True), (60.0, "not seen", False)):
+    for least_s, idle in ((20.0, True), (60.0, False)):
         report = report_of(
             [], [Observation(usage=short, decision=decided)], Rates(), PERIOD, ReportRules(least_sampled_s=least_s)
         )
-        assert [each.verdict for each in report.verdicts] == [verdict]
-        assert (report.hours.idle > 0, bool(report.worst), bool(report.bands)) == (idle, idle, idle)
-    assert report.verdicts[0].rule.startswith("sampled for less than 60 s, or")
+        assert (report.hours.idle > 0, [each.verdict for each in report.worst]) == (idle, ["waits"] if idle else [])
 
 
 def test_where_the_site_names_no_price_hours_count_by_the_weights_that_it_bills_by() -> None:
@@ -175,7 +168,7 @@ def test_where_the_site_names_no_price_hours_count_by_the_weights_that_it_bills_
         "The row in weights is what the manager bills in the most expensive partition: [money] has no price."
         in hours.notes
     )
-    assert "GPUs without a weight: t4." in hours.notes
+    assert "GPUs without a weight: t4 (6 runs)." in hours.notes
     assert rates_of({"t4": 1.0}, clusters) == Rates(per_hour={"t4": 1.0})
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from gpusage.experience.finished_jobs import describe_host
 from gpusage.reports.amounts import amounts_of
-from gpusage.reports.verdicts import hardly_used_jobs, most_idle_jobs, rules, tally_verdicts, verdict_of, waiting_users
+from gpusage.reports.verdicts import hardly_used_jobs, most_idle_jobs, verdict_of, waiting_users
 from gpusage.store.rows import Observation
-from observed import HALF, NOW_S, month, record, usage
+from observed import HALF, NOW_S, record, usage
 
 UNSHARED = record(1, percent=None)
 
@@ -64,7 +64,6 @@ def test_who_holds_whole_gpus_and_hardly_uses_them_is_listed_and_shares_and_the_
     unseen = observed(job_id="unseen", gpu_utilization=None)
     share = observed(job_id="share", gpu_utilization=0.1, granted=HALF)
     actual = hardly_used_jobs([idle, busy, unseen, share])
-    assert [job.job_id for job in actual.worst] == ["idle"]
     # 2 GPUs for 2 hours
     assert (actual.job_count, actual.hours.booked, actual.hours.idle) == (1, 4.0, pytest.approx(4 * 0.81))
 
@@ -78,9 +77,3 @@ def test_a_user_waits_for_what_the_job_with_most_idle_hours_waits_for() -> None:
     assert (ada.user, ada.job_count, ada.waits_for.partition(" (")[0]) == ("ada", 2, "its loader")
     assert (bob.user, bob.waits_for) == ("bob", "its processors, which are 100 % busy")
     assert ada.hours.idle == pytest.approx(4 * 0.9 + 4 * 0.6)
-
-
-def test_each_verdict_comes_with_its_rule_and_all_runs_have_one() -> None:
-    actual = tally_verdicts([*month()])
-    assert [each.rule for each in actual] == [rules()[each.verdict] for each in actual]
-    assert sum(each.run_count for each in actual) == 40

@@ -12,9 +12,11 @@ import pytest
 
 from gpusage.experience.history import History, write_history
 from gpusage.experience.learned import FirstRun, Learned
+from gpusage.experience.runs import runs_of
 from gpusage.service import learner
 from gpusage.settings.configuration import Configuration, LearningSettings, StoreSettings
 from gpusage.store.opening import open_store
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Allocation, DecisionRecord
 from gpusage_hooks.units import DAY_S
 from records import RECORD, USAGE
@@ -101,3 +103,15 @@ def test_a_run_without_a_model_is_published_at_once_and_nothing_twice(tmp_path: 
     task.run_once()
     task.run_once()
     assert [each.first_runs for each in published] == [{}, {("1000", "7"): SHOWED}]
+
+
+def test_what_is_learned_from_runs_is_the_same_without_what_teaches_nothing() -> None:
+    """A month of a large site has 20,000 runs to learn from, of 10 KB each."""
+    observations = [Observation(usage=each, decision=RECORD) for each in (USAGE, UNMARKED)]
+    first, second = learner.learnable(observations)
+    assert first.decision is not None
+    assert second.decision is not None
+    assert (first.decision.decision.reasons, first.decision.decision.need) == ((), RECORD.decision.need)
+    assert first.decision.workload is second.decision.workload
+    whole, slim = ([run for _, run in runs_of(each, 10.0)] for each in (observations, [first, second]))
+    assert whole == slim

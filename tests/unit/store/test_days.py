@@ -34,7 +34,7 @@ def test_a_day_stays_until_a_run_of_it_is_recorded(store: DecisionStore) -> None
     assert store.missing_days(TODAY_S + DAY_S) == []
     store.record_usage([replace(USAGE, job_id="6", ended_at_s=TODAY_S - 1), USAGE])
     assert store.missing_days(TODAY_S + 2 * DAY_S) == [TODAY_S - DAY_S, TODAY_S, TODAY_S + DAY_S]
-    for text in ("first", "second"):
+    for text in (b'{"a":1}', b'{"b":"2"}'):
         store.record_day(TODAY_S, text)
         assert store.day(TODAY_S) == text
     store.record_usage([replace(USAGE, job_id="8", ended_at_s=TODAY_S - 1)])

@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpusage.store.decisions import DecisionStore, StoreError
@@ -161,3 +162,16 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         pytest.raises(StoreError, match="must be opened"),
     ):
         store.record_usage([USAGE])
+
+
+def test_a_record_is_packed_and_one_of_before_is_read_as_it_is(tmp_path: Path, opened: Opened) -> None:
+    store = opened()
+    store.record(DECIDED)
+    store.record_usage([USAGE, replace(USAGE, job_id="8")])
+    plain, damaged = msgspec.json.encode(USAGE).decode(), "AAAA"
+    with closing(sqlite3.connect(tmp_path / "d.db")) as connection, connection:
+        ((text,),) = connection.execute("SELECT record FROM decisions").fetchall()
+        assert len(text) < len(msgspec.json.encode(DECIDED)) / 2
+        connection.execute("UPDATE usage SET record = ? WHERE job_id = '7'", (plain,))
+        connection.execute("UPDATE usage SET record = ? WHERE job_id = '8'", (damaged,))
+    assert opened().usage() == (Observation(usage=USAGE, decision=DECIDED),)

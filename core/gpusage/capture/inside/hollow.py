@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from gpusage.capture.inside.cuda_on_cpu import for_a_tracer
-from gpusage.capture.inside.observer import weights_of
+from gpusage.capture.inside.observer import Call, weights_of
 from gpusage.graphs.torch.batches import as_autocast
 from gpusage.graphs.torch.module import unchanged
 from gpusage.graphs.torch.trace import outputs_on_meta
@@ -56,22 +56,23 @@ class HollowCalls:
         self.backward_counts: Counter[int] = Counter()
         self._outputs: dict[object, tuple[nn.Module, Any]] = {}
 
-    def call(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Return the result of *module* for these arguments, with zeros as values and with its gradient, if any."""
+    def call(self, call: Call, args: Any, kwargs: Any) -> Any:
+        """Return the result of *call* for these arguments, with zeros as values and with its gradient, if any."""
+        module = call.module
         key = _key(module, args, kwargs)
         if key is None or key not in self._outputs:
             with torch._C.DisableTorchFunctionSubclass(), unchanged(module), for_a_tracer():
                 returned = outputs_on_meta(module, *as_autocast(module, (args, kwargs)))
             if key is None or any(hasattr(leaf, "__dict__") and _is_other(leaf) for leaf in tree_leaves(returned)):
-                return self._filled(module, returned, (args, kwargs))
+                return self._filled(call, returned, (args, kwargs))
             self._outputs[key] = module, returned  # alive, or another module may get its id
 
-        return self._filled(module, self._outputs[key][1], (args, kwargs))
+        return self._filled(call, self._outputs[key][1], (args, kwargs))
 
-    def _filled(self, module: nn.Module, returned: Any, inputs: Any) -> Any:
+    def _filled(self, call: Call, returned: Any, inputs: Any) -> Any:
         sources = [x for x in tree_leaves(inputs) if isinstance(x, torch.Tensor) and x.requires_grad]
         weights: list[torch.Tensor] = [
-            each for each in weights_of(module) if each.requires_grad and each.is_floating_point()
+            each for each in weights_of(call.module) if each.requires_grad and each.is_floating_point()
         ]
         # Autograd calls backward only through an input with a gradient, and the smallest one costs least.
         anchors = weights or [each for each in sources if each.is_floating_point()]
@@ -80,9 +81,10 @@ class HollowCalls:
         notes: list[bool] = []
 
         def note() -> None:
+            call.has_backward = True
             if not notes:  # a call may have several results
                 notes.append(True)
-                self.backward_counts[id(module)] += 1
+                self.backward_counts[id(call.module)] += 1
 
         def fill(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or leaf.device.type != "meta":

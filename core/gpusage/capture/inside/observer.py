@@ -55,6 +55,7 @@ class Call:
         generated: Tokens of the prompt and new tokens, if a language model generates.
         count: Number of such calls.
         outer: The call that made it, of a module that is taken apart.
+        has_backward: Whether a backward pass may have gone through it.
     """
 
     module: nn.Module
@@ -66,6 +67,7 @@ class Call:
     generated: tuple[int, int] | None = None
     count: int = 1
     outer: Call | None = None
+    has_backward: bool = False
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of its tensors, without scalars."""

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import nn
@@ -161,7 +161,7 @@ class Session:
             self.finish("inference")
         if not (is_apart or id(call.module) in self._computed):
             try:
-                return self._hollow.call(call.module, args, kwargs)
+                return self._hollow.call(call, args, kwargs)
             except Exception as error:  # some modules need values, as in a condition on a tensor
                 name = type(call.module).__name__
                 self.real_calls.setdefault(name, f"{type(error).__name__}: {error}"[:MAXIMUM_FAILURE_CHARACTERS])
@@ -173,12 +173,14 @@ class Session:
                 return self.observer.observe_parts(call, args, kwargs)
             self.observer.calls.append(self.observer.apart.pop(id(call.module)))
         self._computed.add(id(call.module))
+        call.has_backward = call.has_gradient
         return self.observer.original(call.module, *args, **kwargs)
 
     def _hook(self) -> None:
         """Observe modules, optimizers and backward passes; updates with hollow gradients do nothing."""
         self.observer.install()
-        session, optimizer_class, scaler = self, _as_any(torch.optim.Optimizer), _as_any(torch.amp.GradScaler)
+        session, anything = self, cast("Any", torch)
+        optimizer_class, scaler = anything.optim.Optimizer, anything.amp.GradScaler
         begin, backward = optimizer_class.__init__, torch.autograd.backward
 
         def begin_observed(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -205,7 +207,7 @@ class Session:
         # Hollow gradients are zeros: a scaler has nothing to scale or to check.
         scaler.step = lambda _, optimizer, *args, **kwargs: optimizer.step(*args, **kwargs)
         scaler.unscale_ = scaler.update = lambda *_, **__: None
-        _as_any(torch.autograd).backward = count_backward
+        anything.autograd.backward = count_backward
 
     def _after_other_step(self, optimizer: Any) -> None:
         """Note an update by a library's own optimizer."""
@@ -242,11 +244,6 @@ class Session:
         counts = self._hollow.backward_counts - self._before
         passes = [each for each in self._backward_counts if each]  # a second optimizer may step after the same pass
         return min([*passes, *counts.values()], default=1)
-
-
-def _as_any(value: Any) -> Any:
-    """Return *value* as an object with replaceable attributes."""
-    return value
 
 
 def main() -> None:

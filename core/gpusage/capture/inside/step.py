@@ -100,8 +100,9 @@ def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
     # Weights that no optimizer updates are a teacher's, or frozen.
     trained = {id(p) for each in observation.optimizers for group in each.param_groups for p in group["params"]}
     main = [c for c in calls if c.has_gradient and any(id(p) in trained for p in weights_of(c.module))]
-    # An evaluation may forget to switch gradients off.
+    # An evaluation, and a sample of images, may forget to switch gradients off.
     main = [call for call in main if call.is_training] or main
+    main = [call for call in main if call.has_backward] or main
     parts = {id(part) for call in main for part in parts_of(call.module)}
     others = [c for c in calls if id(c.module) not in parts and (c.has_gradient or not c.is_training)]
     return True, [*main, *others] if main else calls

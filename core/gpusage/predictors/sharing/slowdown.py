@@ -8,8 +8,9 @@ how much of the step the GPU works, which the graph shows, or an earlier run alo
 **Growth of the GPU's time** on a share under MPS or a slice under MIG. A kernel of few thread blocks does not fill a
 GPU, so with fewer SMs it takes no longer until its blocks have to wait for one another. Memory is as fast as the part
 says: a share alone has all of it, as far as its SMs can draw it, a slice its own part. What starts a kernel takes as
-long as before. This rule is fitted on kernels that PyTorch launches one by one. Nobody has published what engines,
-compiled passes and decoding cost on shares, and an engine picks kernels that fill the GPU that it is built on.
+long as before. This rule is fitted on kernels that PyTorch launches one by one. Of what engines,
+compiled passes and decoding cost on shares hardly anything is published (vLLM on half of an A100: 1.54 to 2.02 times as
+long, by batch), and an engine picks kernels that fill the GPU that it is built on.
 So there each kernel is predicted anew on the part as a GPU of its own, with bandwidth in proportion
 (docs/decisions/predictors.md). A known step far below what PyTorch is predicted to take is likely that of an engine
 which nobody named: the farther it lies below the interval, the more the dearer of both rules counts.
@@ -180,7 +181,8 @@ def predict_slowdown(
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
     working = _working(analysis.timing(gpus), known, deviations)
     ends = slowdowns(working[:, gpu_of], growths(analysis, gpus, parts), deviations)
-    weights = _engine_weights(analysis, gpus, known)
+    has_step_time = any(of_gpu.step_time_s for of_gpu in known)
+    weights = _engine_weights(analysis, gpus, known) if has_step_time else []
     if any(weights):
         # Nobody says which engine; training has none, so there each kernel is in proportion.
         if workload.mode == "infer" and engine_of(workload) == "eager" and not workload.generate:
@@ -204,8 +206,6 @@ def _engine_weights(analysis: WorkloadAnalysis, gpus: Sequence[Gpu], known: Sequ
 
     It is 0 from the low end of the predicted interval up, and 1 at the square of its distance from the point.
     """
-    if not any(of_gpu.step_time_s for of_gpu in known):
-        return [0.0] * len(gpus)
     shares = []
     for step_s, of_gpu in zip(analysis.step_time_s(gpus), known, strict=True):
         known_s = of_gpu.step_time_s.interval.value if of_gpu.step_time_s else step_s.value

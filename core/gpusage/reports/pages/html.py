@@ -18,7 +18,11 @@ STYLE = (
     "nav ul{columns:2 16rem;padding-left:1.2rem}code{overflow-wrap:anywhere}"
     "@media(max-width:40rem){body{margin:1rem auto}.wide::before{content:'wider than the screen: "
     "scroll \\2192';display:block;font-size:12px;color:#777}"
-    "td:first-child,th:first-child{min-width:6rem;position:sticky;left:0;background:#fff}}"
+    "td:first-child,th:first-child{min-width:6rem;position:sticky;left:0;background:#fff}"
+    ".long th{display:none}.long table,.long tbody,.long tr{display:block}.long tr{padding:.4rem 0}"
+    ".long td{display:flex;gap:1rem;"
+    "justify-content:space-between;white-space:normal;border:0}.long td:first-child{font-weight:600}"
+    ".long td+td::before{content:attr(data-name);color:#555}}"
 )
 
 NARROW_COLUMNS = 4
@@ -76,11 +80,16 @@ def definitions(terms: Mapping[str, str]) -> str:
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of texts."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    # A wide table says on a telephone that it scrolls.
-    width = " wide" if head.count("<th>") > NARROW_COLUMNS else ""
-    return f"<div class='table{width}'><table><tr>{head}</tr>{body}</table></div>"
+    names = [*columns]
+    # A wide table stands on a telephone with a line per cell, which begins with its column's name.
+    is_wide = len(names) > NARROW_COLUMNS
+    labels = [f" data-name='{escape(name)}'" if is_wide else "" for name in names]
+    body = ""
+    for row in rows:
+        cells = (f"<td{label}>{escape(cell)}</td>" for label, cell in zip(labels, row, strict=True))
+        body += f"<tr>{''.join(cells)}</tr>"
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    return f"<div class='table{' long' if is_wide else ''}'><table><tr>{head}</tr>{body}</table></div>"
 
 
 def notes(sentences: Iterable[str]) -> str:

@@ -16,4 +16,4 @@ for _ in range(10):
     G.zero_grad()
     nn.functional.binary_cross_entropy_with_logits(D(fake), ones).backward()
     optim_g.step()
-    samples = G(torch.randn(24, 10, device="cuda"))  # to be shown; nobody asks for its gradient
+    samples = G(torch.randn(25, 10, device="cuda"))  # to be shown; nobody asks for its gradient

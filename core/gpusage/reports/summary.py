@@ -1,0 +1,226 @@
+"""What a site decides by: the use of its GPUs week by week, whom shares hurt, and what each partition's jobs show.
+
+Invariants:
+
+1. Every row adds up with others of its key, so a report on a long time is the sum of those on its parts.
+2. Withheld shares are judged by the same rule as given ones: as far as the job's own run shows it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from gpusage.experience.finished_jobs import UNUSED_BELOW, own_utilization
+from gpusage.reports.accuracy import runs_with_promise
+from gpusage.reports.amounts import (
+    Amounts,
+    amounts_of,
+    expected_slowdown,
+    gpu_count,
+    had_share,
+    total,
+    was_share_withheld,
+)
+from gpusage.reports.jobs import count_jobs, runs_by_job
+from gpusage.store.rows import Observation
+from gpusage_hooks.types import Usage
+from gpusage_hooks.units import DAY_S, HOUR_S, KIB
+
+WEEK_S, FIRST_MONDAY_S = 7 * DAY_S, 4 * DAY_S
+"""1970 began on a Thursday."""
+IDLE_S = (900.0, 7200.0)
+"""A job that idles for so long may have been forgotten; after the second time it surely was."""
+IDLE_PROCESSORS, IDLE_READ_BYTES_PER_S = 0.02, 10.0 * KIB
+"""What a shell or a notebook that waits for its user takes of its host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeekTally:
+    """GPU hours of the jobs that ended in a week.
+
+    Attributes:
+        since_s: Its Monday's midnight by UTC, seconds since 1970.
+    """
+
+    KEY: ClassVar = ("since_s",)
+    since_s: float
+    job_count: int
+    hours: Amounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HurtJob:
+    """A job whose share broke its promise, or would have broken it.
+
+    Attributes:
+        had_share: Whether it had the share; else its site's mode withheld it.
+        why: What shows it, one clause.
+    """
+
+    KEY: ClassVar = ("manager", "job_id")
+    MOST: ClassVar = 10
+    manager: str
+    job_id: str
+    user: str
+    job_name: str
+    had_share: bool
+    why: str
+    booked_hours: float
+
+    @property
+    def rank(self) -> tuple[bool, float, str]:
+        """Return the place in a table: what happened first, then the longest; the number breaks ties."""
+        return not self.had_share, -self.booked_hours, self.job_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTally:
+    """The jobs of a partition, and the shares that its site's mode withheld.
+
+    Attributes:
+        checks: Of these shares, those that would have been ``kept``, ``broken`` or ``unknown``.
+        users: Whose would have been broken, with how many.
+    """
+
+    KEY: ClassVar = ("partition",)
+    partition: str
+    job_count: int
+    checks: Mapping[str, int]
+    users: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareCosts:
+    """GPU hours of jobs on shares that were given.
+
+    Attributes:
+        hours: That they took, each with a whole GPU counted.
+        whole_hours: That they would have taken on whole GPUs, by the prices beside partners.
+        least_whole_hours: The same by the upper ends of these prices.
+    """
+
+    hours: float = 0.0
+    whole_hours: float = 0.0
+    least_whole_hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleJobs:
+    """Jobs that ran no kernel, hardly any program and read nothing, from beginning to end, as far as samples show.
+
+    Attributes:
+        job_counts: Those that lasted longer than each of `IDLE_S`.
+        hours: GPU hours that they booked.
+    """
+
+    job_counts: Mapping[str, int] = field(default_factory=dict)
+    hours: Mapping[str, float] = field(default_factory=dict)
+
+
+def tally_weeks(observations: Sequence[Observation], least_s: float) -> tuple[WeekTally, ...]:
+    """Return the GPU hours of *observations* by the week in which they ended."""
+    members: dict[float, list[Observation]] = defaultdict(list)
+    for each in observations:
+        members[week_of(each.usage.ended_at_s)].append(each)
+    return tuple(
+        WeekTally(since_s=since_s, job_count=count_jobs(runs), hours=total(amounts_of(run, least_s) for run in runs))
+        for since_s, runs in sorted(members.items())
+    )
+
+
+def week_of(time_s: float) -> float:
+    """Return the midnight, by UTC, at which the week of *time_s* began."""
+    return time_s - (time_s - FIRST_MONDAY_S) % WEEK_S
+
+
+def hurt_jobs(observations: Sequence[Observation], least_s: float) -> tuple[HurtJob, ...]:
+    """Return the jobs of *observations* whose shares broke their promises, or would have."""
+    broken = [each for each, is_held in runs_with_promise(observations, least_s) if is_held is False]
+    jobs = []
+    for runs in runs_by_job(each for each in broken if had_share(each) or was_share_withheld(each)):
+        usage = runs[0].usage
+        jobs.append(
+            HurtJob(
+                manager=usage.manager,
+                job_id=usage.job_id,
+                user=usage.user,
+                job_name=usage.job_name,
+                had_share=any(map(had_share, runs)),
+                why=_why_broken(runs[0]),
+                booked_hours=sum(amounts_of(run, least_s).booked for run in runs),
+            )
+        )
+    return tuple(sorted(jobs, key=lambda job: job.rank)[: HurtJob.MOST])
+
+
+def tally_partitions(observations: Sequence[Observation], least_s: float) -> tuple[PartitionTally, ...]:
+    """Return what the jobs of each partition show of the shares that were withheld from them."""
+    checks: dict[str, Counter[str]] = defaultdict(Counter)
+    users: dict[str, Counter[str]] = defaultdict(Counter)
+    checked = {id(each): is_held for each, is_held in runs_with_promise(observations, least_s)}
+    for each in filter(was_share_withheld, observations):
+        result = {True: "kept", False: "broken", None: "unknown"}[checked.get(id(each))]
+        checks[each.usage.partition][result] += 1
+        if result == "broken":
+            users[each.usage.partition][each.usage.user] += 1
+
+    members: dict[str, list[Observation]] = defaultdict(list)
+    for each in observations:
+        members[each.usage.partition].append(each)
+    return tuple(
+        PartitionTally(partition=name, job_count=count_jobs(runs), checks=dict(checks[name]), users=dict(users[name]))
+        for name, runs in sorted(members.items())
+    )
+
+
+def share_costs(observations: Iterable[Observation]) -> ShareCosts:
+    """Return what the shares in *observations* cost their jobs, but for those that lacked memory."""
+    hours, whole_hours, least_whole_hours = 0.0, 0.0, 0.0
+    for each in filter(had_share, observations):
+        if each.usage.outcome == "out_of_memory":
+            continue
+        price, took = expected_slowdown(each), _gpu_hours(each)
+        hours, whole_hours = hours + took, whole_hours + took / price.value
+        least_whole_hours += took / price.high
+    return ShareCosts(hours=hours, whole_hours=whole_hours, least_whole_hours=least_whole_hours)
+
+
+def idle_jobs(observations: Iterable[Observation], least_s: float) -> IdleJobs:
+    """Return the jobs of *observations* that were idle from beginning to end."""
+    idle = [each for each in observations if _is_idle(each.usage, least_s)]
+    by_length = {
+        f"{limit_s:.0f}": [each for each in idle if each.usage.ended_at_s - each.usage.started_at_s > limit_s]
+        for limit_s in IDLE_S
+    }
+    return IdleJobs(
+        job_counts={limit: count_jobs(runs) for limit, runs in by_length.items()},
+        hours={limit: sum(map(_gpu_hours, runs)) for limit, runs in by_length.items()},
+    )
+
+
+def _gpu_hours(observed: Observation) -> float:
+    usage = observed.usage
+    return gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
+
+
+def _is_idle(usage: Usage, least_s: float) -> bool:
+    """Return whether samples show that neither the GPU nor the host did anything."""
+    duration_s = usage.ended_at_s - usage.started_at_s
+    busiest = usage.peak_utilization if own_utilization(usage, least_s) is not None else None
+    if busiest is None or usage.cpu_s is None or usage.read_bytes is None:
+        return False
+    is_host_idle = usage.cpu_s <= IDLE_PROCESSORS * duration_s
+    return busiest < UNUSED_BELOW and is_host_idle and usage.read_bytes <= IDLE_READ_BYTES_PER_S * duration_s
+
+
+def _why_broken(observed: Observation) -> str:
+    usage, record = observed.usage, observed.decision
+    need = record.decision.need if record is not None else None
+    if usage.outcome == "out_of_memory":
+        return "ran out of memory"
+    if need is not None and (usage.memory_bytes or 0) > need.share_memory_bytes:
+        return "took more memory than its share has"
+    return "took longer than promised" if had_share(observed) else "was busier than predicted"
