@@ -1,4 +1,4 @@
-"""What becomes of four jobs on twelve kinds of sites, as the best admin would write it, each with its reason.
+"""What becomes of four jobs on thirteen kinds of sites, as the best admin would write it, each with its reason.
 
 The files in `sites/` have the form of what sites publish, not their text. Jobs: inference of a small model, training of
 a large one, the small one with a GPU type, and a language model that serves.
@@ -20,6 +20,7 @@ TYPES = {
     "mig_only": "nvidia_a100_80gb_pcie_3g.40gb",
     "profiles": "h100",
     "narval": "a100",
+    "cedar": "v100l",
     "fir": "h100",
     "grace": "a100",
     "della": "a100",

@@ -117,6 +117,9 @@ def nodes(draw: st.DrawFn, name: str) -> Nodes:
         profiles = draw(st.lists(st.sampled_from(board.slices), min_size=1, max_size=2, unique=True))
         cut = [Gpus(form.format(one), f"{board.name}:{one}", draw(st.integers(1, 7))) for one in profiles]
         gpus = cut + gpus * (bool(whole) and draw(st.booleans()))
+    other = draw(st.sampled_from(BOARDS))
+    if draw(st.sampled_from((False, False, True))) and not {"", other.types[0]} & {each.gres for each in gpus}:
+        gpus = [*gpus, Gpus(other.types[0], other.name, draw(st.integers(1, 4)))]
     is_cut = any(":" in each.gpu for each in gpus)
     return Nodes(
         name=name,
@@ -150,6 +153,7 @@ def submissions(draw: st.DrawFn, site: Site) -> Mapping[str, str]:
     options = {
         draw(st.sampled_from(("gres", "gpus"))): "gpu:1",
         "constraint": draw(constraint),
+        "exclude": draw(st.sampled_from(("", "", "", "a1", "b[1-2]", "a[1-2]", "b1,c2"))),
         "prefer": draw(st.sampled_from(("", "", "", "gpu"))),
         "partition": draw(st.sampled_from(("", "", "main", "test", "main,test"))),
         "cpus-per-task": draw(st.sampled_from(("", "", "16"))),
@@ -200,7 +204,7 @@ def places(site: Site, fields: Mapping[str, str], tres: str, prefer: str = "") -
     excluded = expand_hostlist(fields.get("exc_nodes", ""))
     for each in site.nodes:
         is_open = {*each.partitions} & {*partitions} and meets(each.features, fields.get("features", ""))
-        is_open = is_open and f"{each.name}1" not in excluded
+        is_open = is_open and not {f"{each.name}1", f"{each.name}2"} <= {*excluded}
         if not is_open or each.cpu_count < int(fields.get("cpus_per_task") or 1) or not meets(each.features, prefer):
             continue
         for gpus in each.gpus:

@@ -89,9 +89,7 @@ def test_a_job_that_can_never_start_is_turned_back_or_told_of(sandbox: Sandbox) 
         assert (decision["code"], decision["after"]) == ("BACK", "gres/gpu:1")
         assert "node v100-1 is idle and could run it" in decision["reasons"][0]
         return
-    wait_until(lambda: monitor_status(sandbox)["stuck"])
-    (text,) = monitor_status(sandbox)["stuck"]
-    assert f"slurm job {job} of " in text
+    (text,) = wait_until(lambda: [each for each in monitor_status(sandbox)["stuck"] if f"slurm job {job} of " in each])
     assert "node v100-1 is idle" in text
     mark = show_job(sandbox, job)["AdminComment"]
     assert mark.startswith(f"gpusage {number} STUCK gres/gpu:1 -> gres/mps:")

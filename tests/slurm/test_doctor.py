@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.boundary.operating_system import user_name
 from gpusage_sandboxes import processes
+from gpusage_sandboxes.gpusaged import start_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.creation import install_plugin
 from slurm_jobs import GENEROUS, configure, show_job, submit_held, submit_share, submit_until, wait_for_state
+from waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.one_release]
+pytestmark = [pytest.mark.slurm, pytest.mark.one_release, pytest.mark.usefixtures("empty_queue")]
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"--comment=model={MODELS}/dlrm.onnx,batch=8,mode=infer"
@@ -45,6 +48,7 @@ def doctor(sandbox: Sandbox, name: str, **variables: str) -> tuple[str, str]:
 
 
 def test_a_site_that_lets_nobody_change_gres_is_known_once_it_refused(sandbox: Sandbox) -> None:
+    start_gpusaged(sandbox)  # which has counted none yet, whatever an earlier try did
     assert doctor(sandbox, "task epilog")[0] == "pass"
     job = submit_share(sandbox, LIGHT)
     refused = sandbox.run("scontrol", "update", f"JobId={job}", "Gres=gpu:1", check=False)
@@ -59,9 +63,10 @@ def test_a_deleted_task_epilog_and_jobs_that_slurm_requeues_not_are_told(sandbox
     text = conf.read_text()
     conf.write_text(f"{text}JobRequeue=0\n")
     sandbox.reconfigure()
-    assert doctor(sandbox, "task epilog")[1].startswith("JobRequeue=0: no job runs again")
+    observation = doctor(sandbox, "task epilog")[1]
     conf.write_text(text)
     sandbox.reconfigure()
+    assert observation.startswith("JobRequeue=0: no job runs again")
 
     (epilog,) = sandbox.layout.libexec.glob("*task_epilog.sh")
     moved = epilog.rename(epilog.with_suffix(".away"))
@@ -72,7 +77,8 @@ def test_a_deleted_task_epilog_and_jobs_that_slurm_requeues_not_are_told(sandbox
 
 def test_whoever_else_divides_the_gpus_of_this_node_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
     """By a process of that name, and a program that says what nvidia-smi would."""
-    assert doctor(sandbox, "GPUs of this node")[0] == "pass"
+    # Of another sandbox on this host a daemon is to be seen for a moment.
+    wait_until(lambda: doctor(sandbox, "GPUs of this node")[0] == "pass")
     control, query = tmp_path / "nvidia-cuda-mps-control", tmp_path / "nvidia-smi"
     control.write_text("#!/bin/sh\nexec 1>&-\nread never\n")
     query.write_text("#!/bin/sh\necho 0, Exclusive_Process\n")
@@ -91,6 +97,8 @@ def test_whoever_else_divides_the_gpus_of_this_node_is_told(sandbox: Sandbox, tm
 def test_before_23_11_5_gpus_stay_whole_until_the_site_accepts_that_slurm_books_them_twice(sandbox: Sandbox) -> None:
     """What Slurm does then is plain Slurm's: a job gets all GPUs of a node while a share of one still runs there."""
     sandbox.run("scontrol", "update", "NodeName=v100-2", "State=DRAIN", "Reason=test")
+    sandbox.run("scancel", f"--user={user_name()}")
+    sandbox.wait_for_queue()
     first, second = (
         sandbox.run("sbatch", "--parsable", "--gres=mps:50", "--wrap=sleep 1000").stdout.strip() for _ in range(2)
     )
@@ -109,23 +117,37 @@ def test_before_23_11_5_gpus_stay_whole_until_the_site_accepts_that_slurm_books_
     assert (verdict, "so no GPU is shared" in observation) == ("warn", False)
     toml = sandbox.layout.gpusage_toml.read_text()
     configure(sandbox, toml.replace("accept_double_booking = true", ""))
-    whole_job = submit_until(sandbox, lambda job: "books a GPU twice" in job.mark, "--gres=gpu:1", LIGHT)
+    try:
+        whole_job = submit_until(sandbox, lambda job: "books a GPU twice" in job.mark, "--gres=gpu:1", LIGHT)
+        verdict = doctor(sandbox, "release")[0]
+    finally:
+        configure(sandbox, toml)
     assert whole_job.tres.endswith("gpu:1")
     assert "Slurm before 23.11.5 books a GPU twice once a share on it ends" in whole_job.output
-    assert doctor(sandbox, "release")[0] == "fail"
-    configure(sandbox, toml)
+    assert verdict == "fail"
 
 
 def test_a_node_of_a_type_without_mps_is_told(sandbox: Sandbox) -> None:
     assert doctor(sandbox, "gres/mps")[0] == "pass"
     conf, gres = sandbox.layout.slurm_conf, sandbox.layout.etc / "gres.conf"
-    lines = conf.read_text().splitlines(keepends=True)
-    node = next(line for line in lines if line.startswith("NodeName=v100-2 "))
-    conf.write_text(conf.read_text().replace(node, node.replace(",mps:200", "")))
-    rest = [line for line in gres.read_text().splitlines(keepends=True) if not ("v100-2" in line and "mps" in line)]
+    before = {file: file.read_text() for file in (conf, gres)}
+    node = next(line for line in before[conf].splitlines(keepends=True) if line.startswith("NodeName=v100-2 "))
+    conf.write_text(before[conf].replace(node, node.replace(",mps:200", "")))
+    rest = [line for line in before[gres].splitlines(keepends=True) if not ("v100-2" in line and "mps" in line)]
     gres.write_text("".join(rest))
-    processes.end([pid for pid in [sandbox.pid("v100-2")] if pid], grace_s=10)
+    try:
+        restart(sandbox, "v100-2")
+        finding = doctor(sandbox, "gres/mps")
+    finally:
+        for file, text in before.items():
+            file.write_text(text)
+        restart(sandbox, "v100-2")
+    assert finding == ("warn", "some nodes with v100 have no mps: no share ever starts there")
+
+
+def restart(sandbox: Sandbox, node: str) -> None:
+    """Restart slurmctld and the slurmd of *node*, so that both read what the node has."""
+    processes.end([pid for pid in [sandbox.pid(node)] if pid], grace_s=10)
     sandbox.restart_controller()
-    sandbox.start_node("v100-2")
+    sandbox.start_node(node)
     sandbox.wait_for_nodes()
-    assert doctor(sandbox, "gres/mps") == ("warn", "some nodes with v100 have no mps: no share ever starts there")

@@ -22,7 +22,7 @@ from slurm_jobs import GENEROUS, show_job, submit_until, wait_for_state
 from waiting import wait_until
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.usefixtures("empty_queue")]
 
 PROGRAM = """
 import torch

@@ -21,16 +21,28 @@ from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_san
 from gpusage_sandboxes.slurm.creation import install_plugin
 from gpusage_slurm.jobs.queue import PROGRAM_MISSING
 from gpusage_slurm.jobs.restore import OUT_OF_MEMORY
-from slurm_jobs import GENEROUS, configure, gpusaged_status, release, show_job, submit_share, wait_for_state
+from slurm_jobs import (
+    GENEROUS,
+    configure,
+    gpusaged_status,
+    is_timely,
+    release,
+    show_job,
+    submit_held,
+    submit_share,
+    wait_for_state,
+)
 from waiting import wait_until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
 
 LIGHT = f"model={Path(__file__).parents[2] / 'examples' / 'models'}/dlrm.onnx,batch=8,mode=infer"
 CHANGES_PENDING_GRES = (23, 11)
 """From this version on a pending job's share can become a GPU: 22.05 refuses, 24.11 does it."""
 SLURMS_OWN_WAIT_S = 120
 """What Slurm lets a requeued job wait by itself."""
+UNTIL_MARKED = "until scontrol show job $SLURM_JOB_ID | grep -q ' BACK '; do sleep 0.2; done"
+"""gpusaged sets the mark right of a job that waits or runs, and not of one that has ended."""
 STARVES = """
 percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
 echo start cap=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT percent=$percent restarts=$SLURM_RESTART_COUNT
@@ -95,10 +107,12 @@ def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     with stopped_gpusaged(sandbox):
         release(sandbox, job, array)
         job_then = wait_for_state(sandbox, job, "COMPLETED", restarts=1)
-        wait_for_state(sandbox, f"{array}_2", "COMPLETED", restarts=1)
+        task_then = wait_for_state(sandbox, f"{array}_2", "COMPLETED", restarts=1)
         wait_for_state(sandbox, f"{array}_1", "COMPLETED", restarts=0)
-        for dependant in (after["afterok"], after["afterany"], single.stdout.strip(), *after_array.values()):
+        for dependant in (after["afterok"], after["afterany"], single.stdout.strip()):
             assert wait_for_state(sandbox, dependant, "COMPLETED")["StartTime"] >= job_then["EndTime"]
+        for dependant in after_array.values():
+            assert wait_for_state(sandbox, dependant, "COMPLETED")["StartTime"] >= task_then["EndTime"]
         wait_until(lambda: show_job(sandbox, after["afternotok"])["Reason"] == "DependencyNeverSatisfied")
     text = output(sandbox, job)
     first, second = text.split("start ")[1:]
@@ -126,7 +140,7 @@ def test_of_an_array_only_the_tasks_that_ran_lack_memory(sandbox: Sandbox) -> No
         release(sandbox, array)
         ended = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 7)]
     assert 1 <= sum(int(task["Restarts"]) for task in ended) <= 2
-    array = shared(sandbox, "--array=1-3%1", script=f"sleep 3\n{STARVES}")
+    array = shared(sandbox, "--array=1-3%1", script=f"[ $SLURM_ARRAY_TASK_ID != 3 ] || {UNTIL_MARKED}\n{STARVES}")
     release(sandbox, array)
     tasks = [wait_for_state(sandbox, f"{array}_{task}", "COMPLETED") for task in range(1, 4)]
     assert [task["Restarts"] for task in tasks] == ["1", "0", "0"]
@@ -137,11 +151,16 @@ def test_of_an_array_only_the_tasks_that_ran_lack_memory(sandbox: Sandbox) -> No
 def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sandbox: Sandbox) -> None:
     """One fails with a whole GPU as well, one must not be requeued, one copes with it; and `sbatch --wait` waits."""
     waiting = ["sbatch", "--wait", "--parsable", "--gres=gpu:1", "--open-mode=append", f"--comment={LIGHT}"]
-    name, script = unlike(f"{STARVES}; sleep 3")
+    name, script = unlike(f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || {UNTIL_MARKED}\n{STARVES}')
     waiting += [name, f"--wrap={script}"]
+
+    def waited_in_time() -> str | None:
+        job = sandbox.run(*waiting).stdout.strip()
+        return job if is_timely(show_job(sandbox, job).get("AdminComment", "")) else None
+
     sandbox.run("scancel", shared(sandbox))  # from now on a card of the model is at hand
     with ThreadPoolExecutor() as threads:
-        waiter = threads.submit(sandbox.run, *waiting)
+        waiter = threads.submit(wait_until, waited_in_time)
         forever = shared(sandbox, "--export=ALL,ALWAYS=1")
         final = shared(sandbox, "--no-requeue")
         copes = shared(sandbox, "--export=ALL,STATUS=0")
@@ -149,7 +168,7 @@ def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sand
         wait_for_state(sandbox, forever, "FAILED", restarts=1)
         wait_for_state(sandbox, final, "FAILED", restarts=0)
         wait_for_state(sandbox, copes, "COMPLETED", restarts=0)
-        waited = waiter.result().stdout.strip()  # it would have raised an error after the first run
+        waited = waiter.result()  # it would have raised an error after the first run
     again = wait_for_state(sandbox, waited, "COMPLETED", restarts=1)
     assert " BACK gres/mps:" in again["AdminComment"]
     assert "CUDA ran out of memory in its part of a GPU" in again["AdminComment"]
@@ -173,8 +192,8 @@ def test_the_next_try_of_a_job_that_failed_is_whole_even_if_it_comes_at_once(san
     job = submit_share(sandbox, "--no-requeue", named, name, wrap=script)
     release(sandbox, job)
     wait_for_state(sandbox, job, "FAILED", restarts=0)
-    command = ("sbatch", "--parsable", "--no-requeue", "--gres=gpu:1", named, name, f"--wrap={script}")
-    next_job = sandbox.run(*command).stdout.strip()
+    next_job = submit_held(sandbox, "--no-requeue", "--gres=gpu:1", named, name, wrap=script).job_id
+    release(sandbox, next_job)
     assert wait_for_state(sandbox, next_job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
     assert "failed in its share of a GPU, so this one has the whole GPU" in show_job(sandbox, next_job)["AdminComment"]
     assert f"--comment={show_job(sandbox, job)['Comment']}" == named  # the epilog's note went to gpusaged

@@ -13,16 +13,27 @@ from gpusage.store.rows import UsageQuery
 from gpusage_sandboxes.layout import SandboxNode
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, start_sandbox
 from gpusage_sandboxes.slurm.creation import install_plugin
-from slurm_jobs import GENEROUS, configure, gpusaged_status, own_output, release, show_job, submit_until, wait_for_state
+from slurm_jobs import (
+    GENEROUS,
+    configure,
+    fresh_name,
+    gpusaged_status,
+    own_output,
+    release,
+    show_job,
+    submit_until,
+    wait_for_state,
+)
 from waiting import wait_until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"model={MODELS}/dlrm.onnx,batch=8,mode=infer,utilization=40"
 TURNS_BACK = (23, 11)
 SLICE = "a100_3g.20gb"
-SETTINGS = f'[sharing]\ncap = "double"\nsizes = [50]\n{GENEROUS}'
+SETTINGS = f'[sharing]\ncap = "double"\nsizes = [50]\n{GENEROUS}[learning]\nenabled = false\n'
+"""What lacked memory once is learned within half a minute: the tests that follow would get no share."""
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +106,8 @@ echo "here: $GPUSAGE_DECISION restarts=$SLURM_RESTART_COUNT"
 echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 24.00 GiB.' >&2
 exit 1
 """
-    name = ("--job-name=large", "--open-mode=append")
-    job = submitted(sandbox, SLICE, *name, wrap=starves)
+    name = (f"--job-name={fresh_name()}", "--open-mode=append")
+    job = submitted(sandbox, SLICE, *name, wrap=f": {name[0]}{starves}")
     assert f"-> gres/gpu:{SLICE}:1, else a100 |" in show_job(sandbox, job)["AdminComment"]
     release(sandbox, job)
     text = sandbox.layout.jobs / f"slurm-{job}.out"

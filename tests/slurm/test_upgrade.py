@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusage.boundary.operating_system import user_name
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.creation import write_settings
@@ -25,6 +26,8 @@ STEPS = (
     "echo begun; touch begun-$SLURM_JOB_ID; until [ -e {} ]; do sleep .1; done; srun --gres=gpu:1 echo step; echo ended"
 )
 REINSTALLATIONS = 4
+QUEUE_LIMIT_S = 600.0
+"""For 48 jobs on a loaded machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +74,15 @@ class Site:
         wait_for_state(self.sandbox, job, "COMPLETED")
         return own_output(self.sandbox.layout.jobs / f"slurm-{job}.out")
 
-    def require_whole(self) -> None:
-        """Require that no job ended otherwise than well, and that every node takes jobs."""
-        self.sandbox.wait_for_queue()
-        ends = self.sandbox.run("squeue", "--states=all", "--noheader", "--array", "--format=%T").stdout.split()
-        assert set(ends) <= {"COMPLETED", "CANCELLED"}
+    def jobs(self) -> set[str]:
+        """Return every job with its state."""
+        shown = self.sandbox.run("squeue", "--states=all", "--noheader", "--array", "--format=%i %T").stdout
+        return set(shown.splitlines())
+
+    def require_whole(self, earlier: set[str]) -> None:
+        """Require that no job but the *earlier* ones ended otherwise than well, and that every node takes jobs."""
+        self.sandbox.wait_for_queue(QUEUE_LIMIT_S)
+        assert {job.split()[1] for job in self.jobs() - earlier} <= {"COMPLETED", "CANCELLED"}
         wait_until(lambda: set(self.sandbox.run("sinfo", "-hN", "-o", "%T").stdout.split()) == {"idle"})
         assert "drained" not in "".join(path.read_text() for path in self.sandbox.layout.logs.glob("slurmctld.log"))
 
@@ -102,9 +109,17 @@ def site(slurm_release: str | None, wheel: Path) -> Iterator[Site]:
         yield Site(sandbox=sandbox, venv=venv)
 
 
+@pytest.fixture(autouse=True)
+def empty_queue(site: Site) -> Iterator[None]:
+    """Leave no job to the next test, nor to the second try of one that failed."""
+    yield
+    site.sandbox.run("scancel", f"--user={user_name()}")
+    site.sandbox.wait_for_queue()
+
+
 def test_amid_jobs_the_package_is_replaced_and_none_fails(site: Site, wheel: Path) -> None:
     site.install()
-    jobs = site.sandbox.layout.jobs
+    jobs, earlier = site.sandbox.layout.jobs, site.jobs()
     for path in jobs.glob("amid-*"):
         path.unlink()  # of an earlier try
     for _ in range(REINSTALLATIONS):
@@ -113,7 +128,7 @@ def test_amid_jobs_the_package_is_replaced_and_none_fails(site: Site, wheel: Pat
             "sbatch", "--array=1-4", "--gres=gpu:1", f"--comment={LIGHT}", "--output=amid-%A-%a", "--wrap=echo ran"
         )
         site.put(wheel)
-    site.require_whole()
+    site.require_whole(earlier)
     assert {own_output(path) for path in jobs.glob("amid-*")} == {"ran\n"}
     assert len(list(jobs.glob("amid-*"))) == 12 * REINSTALLATIONS
 
@@ -121,6 +136,7 @@ def test_amid_jobs_the_package_is_replaced_and_none_fails(site: Site, wheel: Pat
 def test_without_the_package_jobs_run_and_slurmctld_comes_up(site: Site, wheel: Path) -> None:
     site.put(wheel)
     site.install()
+    earlier = site.jobs()
     job = site.begin_share()
     stop_gpusaged(site.sandbox)
     site.pip("uninstall", "--yes", "gpusage")
@@ -133,7 +149,7 @@ def test_without_the_package_jobs_run_and_slurmctld_comes_up(site: Site, wheel: 
     assert plain.stderr in ("", "sbatch: gpusage: gpusaged cannot be reached; the request stays as it is\n")
     assert own_output(site.sandbox.layout.jobs / "plain") == "ran\n"
     assert site.end_share(job) == "begun\nstep\nended\n"
-    site.require_whole()
+    site.require_whole(earlier)
     shutil.rmtree(site.sandbox.layout.libexec)  # no job begins from here on
     site.sandbox.restart_controller()
     last = site.sandbox.run("sbatch", "--hold", "--gres=gpu:1", "--wrap=true").stdout

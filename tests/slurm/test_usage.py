@@ -234,10 +234,12 @@ def test_where_history_is_observed_a_job_that_names_no_model_is_known_by_its_fea
     was = sandbox.layout.gpusage_toml.read_text()
     configure(sandbox, f'{was}history = "observe"\n')
     unnamed = ("--gres=gpu:1", "--comment=nothing", "--job-name=nightly 7")
-    held = submit_until(sandbox, lambda job: "the job names no model" in job.mark, *unnamed, wrap=using(sandbox))
-    job = ran(sandbox, held)
-    decision = show_decision(sandbox, job)
-    configure(sandbox, was)
+    try:
+        held = submit_until(sandbox, lambda job: "the job names no model" in job.mark, *unnamed, wrap=using(sandbox))
+        job = ran(sandbox, held)
+        decision = show_decision(sandbox, job)
+    finally:
+        configure(sandbox, was)
     (usage,) = decision["usage"]
     assert (decision["code"], usage["job_id"], usage["number"]) == ("KEEP", job, decision["number"])
     with closing(open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")) as store:

@@ -61,7 +61,8 @@ def test_a_share_beside_another_users_starts_elsewhere_and_else_is_whole(sandbox
     assert wait_for_state(sandbox, ada, "RUNNING")["NodeList"] == "v100-1"
     wait_until(lambda: not gone.exists())  # slurmctld calls a job running before its prolog ends
 
-    bob = shared(sandbox, BOB, "--no-requeue", script="sleep 5")
+    go = sandbox.layout.jobs / "go"
+    bob = shared(sandbox, BOB, "--no-requeue", script=f"until [ -e {go} ]; do sleep 0.1; done")
     array = shared(sandbox, BOB, "--array=1-2", script="sleep 1")
     after = sandbox.run("sbatch", "--parsable", f"--dependency=afterok:{bob}", "--wrap=true").stdout.strip()
     release(sandbox, bob, array)
@@ -72,6 +73,7 @@ def test_a_share_beside_another_users_starts_elsewhere_and_else_is_whole(sandbox
     release(sandbox, carl)
     back = wait_for_state(sandbox, carl, "PENDING", restarts=1)
     assert " BACK gres/mps:" in back["AdminComment"]
+    go.touch()
     for task in (f"{array}_1", f"{array}_2"):
         assert wait_for_state(sandbox, task, "COMPLETED", restarts=1)["NodeList"] == "v100-2"
     ended = wait_for_state(sandbox, bob, "COMPLETED", restarts=1)

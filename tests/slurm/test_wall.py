@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from cgroups import restart_node
+from gpusage.boundary.operating_system import user_name
 from gpusage.node.dividing.granted import read_granted
 from mps import waiting_for_cgroups
 from slurm_jobs import wait_for_state
@@ -25,6 +26,15 @@ pytestmark = pytest.mark.slurm
 def site(slurm_release: str | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with walled_site(slurm_release, tmp_path_factory.mktemp("programs")) as site:
         yield site
+
+
+@pytest.fixture(autouse=True)
+def empty_queue(site: Site) -> Iterator[None]:
+    """Leave no job, and no wall, to the next test, nor to the second try of one that failed."""
+    yield
+    site.sandbox.run("scancel", f"--user={user_name()}")
+    site.sandbox.wait_for_queue()
+    wait_until(lambda: not site.limits())
 
 
 STEPS = """srun sh -c '{state}' sh step
@@ -49,7 +59,7 @@ def test_every_step_of_a_job_is_behind_its_wall(site: Site) -> None:
 
 def test_a_job_of_an_array_and_one_that_runs_again_have_walls_of_their_own(site: Site) -> None:
     sandbox = site.sandbox
-    job = site.submit("--array=1-3", "--requeue", script="sleep 1000")
+    job = site.submit("--array=1-3", "--requeue", script='echo "run $SLURM_RESTART_COUNT"; sleep 1000')
     tasks = [str(int(job) + number) for number in range(3)]
     wait_until(lambda: all("batch wall" in site.output(task) for task in tasks), lambda: list(map(site.output, tasks)))
     assert site.limits() == [(0, PART_MIB)] * 3
@@ -57,7 +67,8 @@ def test_a_job_of_an_array_and_one_that_runs_again_have_walls_of_their_own(site:
     wait_for_state(sandbox, tasks[0], "PENDING")
     sandbox.run("scontrol", "update", f"JobId={tasks[0]}", "StartTime=now")
     wait_for_state(sandbox, tasks[0], "RUNNING", restarts=1)
-    wait_until(lambda: "batch wall" in site.output(tasks[0]), lambda: site.output(tasks[0]))
+    wait_until(lambda: "run 1" in site.output(tasks[0]), lambda: site.output(tasks[0]))
+    assert "batch wall" in site.output(tasks[0])
     granted = read_granted(tasks[0], folder=site.mps)
     assert granted is not None
     assert (granted.limited_by, granted.memory_limit_bytes) == ("wall", PART_MIB << 20)

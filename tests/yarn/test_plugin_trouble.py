@@ -104,7 +104,7 @@ def refuses_shares_and_runs_the_rest(sandbox: Sandbox, broken: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+def started(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Return a cluster whose placement rule asks the daemon at `daemon_socket`, and which soon misses a dead node."""
     folder = tmp_path_factory.mktemp("trouble")
     plan = ClusterPlan(
@@ -126,6 +126,13 @@ def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
     )
     with start_sandbox(plan) as sandbox:
         yield sandbox
+
+
+@pytest.fixture
+def plugged(started: Sandbox) -> Iterator[Sandbox]:
+    """Return that cluster; no application is left to the next test, nor to the second try of one that failed."""
+    yield started
+    masters.kill_all(started)
 
 
 @pytest.fixture
@@ -267,11 +274,13 @@ def test_without_a_daemon_a_card_changes_nothing(plugged: Sandbox, daemon_socket
 def test_the_switch_file_ends_rewriting_and_never_binding(plugged: Sandbox, daemon_socket: Path) -> None:
     switch = daemon_socket.with_name("off")
     switch.touch()
-    time.sleep(1.1)
-    plan = masters.plan(share="36", labels="h100")
-    off = masters.submit(plugged, plan=plan, **{"app-node-label-expression": "h100"})
-    (report,) = masters.wait_for_end(plugged, off)
-    switch.unlink()
+    try:
+        time.sleep(1.1)
+        plan = masters.plan(share="36", labels="h100")
+        off = masters.submit(plugged, plan=plan, **{"app-node-label-expression": "h100"})
+        (report,) = masters.wait_for_end(plugged, off)
+    finally:
+        switch.unlink()
     time.sleep(1.1)
     on = masters.submit(plugged, plan=plan)
     masters.wait_for_end(plugged, on)
@@ -307,16 +316,18 @@ def test_a_container_that_cannot_be_started_is_asked_for_again(plugged: Sandbox)
     usual = settings.read_text()
     # Time enough to kill the node between its heartbeat and the master's.
     settings.write_text(usual.replace("heartbeat-ms</name><value>200<", "heartbeat-ms</name><value>3000<"))
+    killed: list[str] = []
     try:
         app = masters.submit(plugged, plan=masters.plan(share="60", labels="v100"))
         nodes = ("v100-1", "v100-2")
         apps.wait_until(plugged, lambda: any(masters.used_share(plugged, node) for node in nodes), "one is allocated")
-        doomed = next(node for node in nodes if masters.used_share(plugged, node))
-        plugged.kill_nm(doomed)
+        killed.append(next(node for node in nodes if masters.used_share(plugged, node)))
+        plugged.kill_nm(killed[0])
         (report,) = masters.wait_for_end(plugged, app)
     finally:
         settings.write_text(usual)
-    plugged.start_nm(doomed)
+        for node in killed:
+            plugged.start_nm(node)
     assert report["finalStatus"] == "SUCCEEDED"
     assert "could not be started" in master_output(plugged, app)
     assert len(masters.outputs(plugged, app)) == 1

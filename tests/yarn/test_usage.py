@@ -50,9 +50,10 @@ def test_what_a_container_did_on_its_gpu_is_told_with_its_user_and_its_end(jar: 
     )
     with start_sandbox(plan) as sandbox:
         sampled = f"until ls {tmp_path}/usage/*.device; do sleep 0.1; done"
-        work = (
-            f"printf '{FACTS}' >{facts}; echo process $$ 3000000000 >>{facts}; {sampled}; python3 -c '{BUSY}'; sleep 5"
-        )
+        # The sampler asks NVML for the processes, first how many they are: three times more, once the work is done.
+        looked_at = f": >{facts}.looks; until [ $(wc -l <{facts}.looks) -ge 6 ]; do sleep 0.1; done"
+        shown = f"printf '{FACTS}' >{facts}; echo process $$ 3000000000 >>{facts}"
+        work = f"{shown}; {sampled}; python3 -c '{BUSY}'; {looked_at}"
         app = masters.submit(sandbox, work, plan=masters.plan(share="40", labels="v100"))
         (report,) = masters.wait_for_end(sandbox, app)
         address = f"http://127.0.0.1:{sandbox.record.rm_web_port}"

@@ -35,11 +35,9 @@ def admits(pool: GpuPool, request: GpuRequest) -> bool:
     # Users write the type as the site or as the catalogue does, in any case.
     named = (request.gpu_type or "").casefold()
     names = (pool.site_type.casefold(), (pool.request_type or "").casefold(), (pool.gpu or "").casefold())
-    is_large = not pool.node_kinds or any(
-        kind.cpu_count >= request.cpu_count and kind.host_memory_bytes >= request.host_memory_bytes
-        for kind in pool.node_kinds
-    )
-    return is_large and pool.gpu_count > 0 and (not named or named in names)
+    sizes = [(kind.cpu_count, kind.host_memory_bytes) for kind in pool.node_kinds if pool.gpu_count]
+    is_large = any(cpus >= request.cpu_count and memory >= request.host_memory_bytes for cpus, memory in sizes)
+    return pool.gpu_count > 0 and (is_large or not sizes) and (not named or named in names)
 
 
 def admitted_candidates(policy_input: PolicyInput) -> tuple[Candidate, ...]:

@@ -190,8 +190,8 @@ def _reason_by_threshold(chosen: Sequence[Candidate], where: Sequence[Candidate]
         return f"fits on {type_names(chosen)}"
 
     fastest = min(others, key=step_time_s)
-    if fastest.gpu.launch_year > best.gpu.launch_year or step_time_s(fastest) < step_time_s(best):
-        gain = speedup(fastest.need, best.need)
+    gain = speedup(fastest.need, best.need)
+    if gain.value > 1.0 or (fastest.gpu.launch_year > best.gpu.launch_year and gain.high > 1.0):
         return f"only {_times(gain)} on {fastest.name}, which is left to jobs that gain more"
 
     slowest = max(others, key=step_time_s)

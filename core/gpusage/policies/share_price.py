@@ -29,7 +29,7 @@ MOST_GPU_TIME = 0.8
 """The limit on a share's GPU time for a step, as a part of the whole GPU's: above it, a slowdown is not worth it."""
 NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)
 _PARTS = {25: "a quarter of", 33: "a third of", 50: "half", 75: "three quarters of"}
-_SPOKEN_WITH_A_VOWEL = re.compile(r"[aeio8]|[fhlmnrsx][0-9]|rtx", re.IGNORECASE)
+_SPOKEN_WITH_A_VOWEL = re.compile(r"[aeio8]|[fhlmnrsx][0-9]|rtx|nv", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,9 @@ def _hours(report: Report) -> Section:
     rows += [_amounts(f"in {report.currency}", report.run_count, report.money)] if report.money else []
 
     notes = [SAVED_RULE, USED_RULE]
-    missing = ", ".join(each.gpu for each in report.gpus if each.money is None)
+    missing = ", ".join(
+        f"{each.gpu or 'GPUs of no known type'} ({each.run_count:,} runs)" for each in report.gpus if each.money is None
+    )
     if report.currency == "weights":
         notes.append(
             "The row in weights is what the manager bills in the most expensive partition: [money] has no price."
@@ -217,8 +219,8 @@ def _idle(report: Report) -> Section:
             f"{amount(hardly.hours.booked)} GPU hours, {amount(hardly.hours.idle)} of them idle."
         )
     for limit_s, name in zip(IDLE_S, ("15 min", "2 h"), strict=True):
-        if count := report.idle.job_counts.get(str(limit_s)):
-            hours = amount(report.idle.hours[str(limit_s)])
+        if count := report.idle.job_counts.get(key := f"{limit_s:.0f}"):
+            hours = amount(report.idle.hours[key])
             notes.append(f"Idle from beginning to end, and longer than {name}: {count_text(count)}, {hours} GPU hours.")
     for each in report.waiting[:SHOWN_USERS]:
         jobs, idle = count_text(each.job_count), amount(each.hours.idle)
@@ -250,7 +252,7 @@ def _decisions(report: Report) -> Section:
         )
         notes.append(UNNAMED_RULE)
     reasons = [(each.reason, each.code, f"{each.count:,}") for each in report.reasons]
-    return Section(title="Decisions", columns=("first reason", "decision", "jobs"), rows=reasons, notes=notes)
+    return Section(title="Decisions", columns=("reason", "decision", "jobs"), rows=reasons, notes=notes)
 
 
 def _trueness(report: Report) -> Section:

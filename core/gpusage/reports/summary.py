@@ -192,7 +192,7 @@ def idle_jobs(observations: Iterable[Observation], least_s: float) -> IdleJobs:
     """Return the jobs of *observations* that were idle from beginning to end."""
     idle = [each for each in observations if _is_idle(each.usage, least_s)]
     by_length = {
-        str(limit_s): [each for each in idle if each.usage.ended_at_s - each.usage.started_at_s > limit_s]
+        f"{limit_s:.0f}": [each for each in idle if each.usage.ended_at_s - each.usage.started_at_s > limit_s]
         for limit_s in IDLE_S
     }
     return IdleJobs(

@@ -115,6 +115,11 @@ def _sums(report: Report) -> list[str]:
         f"{used}; {amount(hours.unseen)} were not seen.",
     ]
 
+    # The shortest of the limits has those of all others.
+    if count := next(iter(report.idle.job_counts.values()), 0):
+        idle = amount(next(iter(report.idle.hours.values())))
+        lines.append(f"{count_text(count)} of more than 15 min did nothing at all, for {idle} GPU hours.")
+
     if report.totals.share_count:
         promises, gained = report.totals.promises, amount(hours.freed)
         held = f"{promises.fulfilled:,} kept their price, {promises.broken:,} did not"

@@ -153,9 +153,9 @@ def _parquet_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int,
 
 ALIASES: Mapping[str, Sequence[str]] = {
     "job_id": ("jobid", "job_name"),
-    "submit_time": ("submitted_time",),
+    "submit_time": ("submitted_time", "timestamp"),
     "duration": ("run_time",),
-    "gpu_num": ("num_gpus", "gpu_count"),
+    "gpu_num": ("num_gpus", "num_gpu", "gpu_count"),
     "user": ("user_id",),
     "start_time": (),
     "end_time": (),
@@ -290,7 +290,9 @@ class _Job(Cells):
         limit_s = self.number("time_limit", above=0.0, most=LARGEST) if self.text("time_limit") else work_s
         number = columns.kinds.setdefault(kind, len(columns.kinds))
         user = columns.users.setdefault(self.text("user") or "unknown", len(columns.users))
-        columns.ids.append(self.text("job_id") or self.refuse("job_id", "a name"))
+        # Some traces number no jobs.
+        is_numbered = "job_id" in self.row
+        columns.ids.append(self.text("job_id") or (self.refuse("job_id", "a name") if is_numbered else str(line)))
         columns.lines.append(line)
         columns.numbers.append((submit_s, work_s, limit_s, gpu_count, number, user))
 
@@ -361,7 +363,7 @@ def usual_names(names: Sequence[str], origin: str) -> list[str]:
     usual = {alias: name for name, aliases in ALIASES.items() for alias in aliases if name not in names}
     known = [usual.get(name, name) for name in names]
     times = ("duration",) if not {"start_time", "end_time"} <= {*known} else ()
-    for name in ("job_id", "submit_time", *times, "gpu_num"):
+    for name in ("submit_time", *times, "gpu_num"):
         if name not in known:
             got = ", ".join(names) or "an empty file"
             message = f"{WHAT} {origin!r} must have a column {name!r}; got {got}. Add it."

@@ -10,7 +10,7 @@ import pytest
 from gpusage.reports.amounts import Amounts, Rates
 from gpusage.reports.brief import LEAST_SHARES, brief, next_step
 from gpusage.reports.joining import joined
-from gpusage.reports.lines import capacity_hours
+from gpusage.reports.lines import capacity_hours, sections
 from gpusage.reports.report import Period, Report, report_of
 from gpusage.reports.summary import (
     PartitionTally,
@@ -22,6 +22,7 @@ from gpusage.reports.summary import (
     tally_weeks,
     week_of,
 )
+from gpusage.reports.user_text import Writing, user_text
 from gpusage.store.rows import Observation
 from gpusage_hooks.units import DAY_S, HOUR_S
 from observed import HALF, NOW_S, month, record, usage
@@ -144,8 +145,19 @@ def test_a_job_that_did_nothing_at_all_is_idle_and_one_that_reads_is_not() -> No
         for change in ({"read_bytes": None}, {"read_bytes": 2**30}, {"cpu_s": 1000.0}, {"peak_utilization": 0.5})
     ]
     idle = idle_jobs([quiet, short, *others], 60.0)
-    assert idle.job_counts == {"900.0": 2, "7200.0": 0}
-    assert idle.hours == {"900.0": pytest.approx(2.0 + 1000 / 3600), "7200.0": 0.0}
+    assert idle.job_counts == {"900": 2, "7200": 0}
+    assert idle.hours == {"900": pytest.approx(2.0 + 1000 / 3600), "7200": 0.0}
+
+
+def test_idle_jobs_and_money_that_lacks_a_price_are_said() -> None:
+    quiet = withheld(1, gpu_utilization=0.0, peak_utilization=0.0, cpu_s=10.0, read_bytes=0)
+    unknown = withheld(2, gpu="")
+    report = report_of([], [quiet, unknown], Rates(per_hour={"v100-sxm2-16gb": 3.0}), PERIOD)
+    notes = [note for section in sections(report) for note in section.notes]
+    assert "Idle from beginning to end, and longer than 15 min: 1 job, 2.00 GPU hours." in notes
+    assert any(note.endswith("without one: GPUs of no known type (1 runs).") for note in notes)
+    text = user_text(report, [quiet, unknown], Writing(managers_of_scripts=("slurm",), learns=True), 60.0)
+    assert "1 job of more than 15 min did nothing at all, for 2.00 GPU hours." in text
 
 
 def test_weeks_of_other_days_join_by_their_monday() -> None:

@@ -168,7 +168,7 @@ def test_where_the_site_names_no_price_hours_count_by_the_weights_that_it_bills_
         "The row in weights is what the manager bills in the most expensive partition: [money] has no price."
         in hours.notes
     )
-    assert "GPUs without a weight: t4." in hours.notes
+    assert "GPUs without a weight: t4 (6 runs)." in hours.notes
     assert rates_of({"t4": 1.0}, clusters) == Rates(per_hour={"t4": 1.0})
 
 

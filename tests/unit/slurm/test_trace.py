@@ -56,7 +56,7 @@ def test_no_comment_passes_for_a_job_where_nobody_knew_what_stands_between_cells
 
 
 def test_a_comma_stands_in_a_cell_already() -> None:
-    with pytest.raises(RequestError, match="must have another delimiter than AllocTRES has inside; got ','"):
+    with pytest.raises(RequestError, match="must have the column 'JobID'; got 'JobID,User,Submit"):
         [*past_jobs(HEAD.replace("|", ","), "f")]
 
 

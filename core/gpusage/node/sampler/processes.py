@@ -73,10 +73,10 @@ class JobProcesses:
         """Find the job's present processes, read their consumption, and return them."""
         running = {int(name) for name in os.listdir(self._proc) if name.isdigit()}  # noqa: PTH208 - every second: faster
 
-        # Consumption of an ended process stays: its parent counts it from now on, unless the parent is not the job's.
+        # Consumption of an ended process stays: its parent counts it from now on, if that is the job's and runs.
         for pid in [pid for pid in self._own if pid not in running]:
             cpu_s, read_bytes = self._own.pop(pid)
-            if self._parents.pop(pid, 0) not in self._own:
+            if self._parents.pop(pid, 0) not in self._own.keys() & running:
                 self._used_by_ended = (self._used_by_ended[0] + cpu_s, self._used_by_ended[1] + read_bytes)
 
         now_s = time.monotonic()

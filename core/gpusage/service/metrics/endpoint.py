@@ -232,6 +232,9 @@ class MetricsCollector(Collector):
         promises: Counts = {(result,): self._runs.promises[result] for result in ("fulfilled", "broken", "unknown")}
         what = "Shares by whether their promise was fulfilled."
         yield _labelled_counter("gpusage_promises", what, ("result",), promises)
+        idle: Counts = {(limit_s,): count for limit_s, count in dict(self._runs.idle).items()}
+        what = "Runs that did nothing from beginning to end, and lasted longer."
+        yield _labelled_counter("gpusage_runs_idle", what, ("longer_than_s",), idle)
         for position, (name, what) in enumerate(AMOUNTS.items()):
             seconds: Counts = {(gpu,): HOUR_S * astuple(amounts)[position] for gpu, amounts in hours.items()}
             yield _labelled_counter(f"gpusage_gpu_{name}_seconds", f"GPU time of runs {what}.", ("gpu",), seconds)

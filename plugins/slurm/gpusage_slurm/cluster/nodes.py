@@ -41,7 +41,7 @@ def _split_words(value: object) -> tuple[str, ...]:
 def counts(gres: str, name: str) -> dict[str, int]:
     """Return the count of each type of the resource *name* in a node's GRES; an untyped one has the type ``""``."""
     total: dict[str, int] = {}
-    for resource in parse_tres(_BRACKETS.sub("", gres)):  # gpu:v100:1(IDX:0-1,3)
+    for resource in parse_tres(_BRACKETS.sub("", gres).replace(":no_consume", "")):  # gpu:v100:1(IDX:0-1,3)
         if resource.name == name:
             total[resource.kind or ""] = total.get(resource.kind or "", 0) + (resource.count or 0)
     return total
@@ -66,10 +66,10 @@ def units_per_gpu(gres: str, site_type: str, name: str = "mps") -> int:
     Units without a type are of all whole GPUs of the node.
     """
     gpus, units = counts(gres, "gpu"), counts(gres, name)
-    if site_type and site_type in units:
-        return units[site_type] // gpus[site_type] if gpus.get(site_type) else 0
-    count = sum(each for kind, each in gpus.items() if not SLICE.search(kind.lower())) or sum(gpus.values())
-    return units.get("", 0) // count if count else 0
+    own = site_type if site_type in units else ""
+    whole = [kind for kind in gpus if not SLICE.search(kind.lower())] or gpus
+    count = sum(gpus.get(kind, 0) for kind in ([own] if own else whole))
+    return units.get(own, 0) // count if count else 0
 
 
 def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int, name: str = "mps") -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
 from typing import NamedTuple
 
+from gpusage.devices.shares import has_thread_limits
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 from gpusage_hooks.units import MIB
@@ -89,9 +90,13 @@ def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPo
     shared = [(node, types) for node, types in types_of if node.has_shares]
     for (name, _), members in grouped.items():
         pool = _pool(name, members)
-        exact = exact_feature(name, types_of, pool.feature)
+        # Else one that names a GPU is understood by more people than one that names its node's processor.
+        usual = pool.feature or next(
+            (word for word in sorted(members[0][0].features) if known_gpu(catalogue, word)), None
+        )
+        exact = exact_feature(name, types_of, usual)
         # gres/mps starts only where it is: for a share, nodes without it do not count.
-        of_shares = exact_feature(name, shared, pool.feature) if exact is None else None
+        of_shares = exact_feature(name, shared, usual) if exact is None else None
         pools.append(replace(pool, feature=pool.feature or exact, exact_feature=exact, share_feature=of_shares))
     return tuple(pools)
 
@@ -122,7 +127,8 @@ def naming_notes(pools: Sequence[GpuPool], catalogue: GpuCatalogue) -> tuple[str
 def how_to_share(pools: Iterable[GpuPool], catalogue: GpuCatalogue) -> str:
     """Return the lines by which the whole GPUs of *pools* that cannot be shared could be; empty where all can."""
     known = ((pool, catalogue.find(pool.gpu)) for pool in pools if pool.gpu and not pool.mps_per_gpu)
-    bare = [each for each, gpu in known if each.gpu_count and gpu.parent_gpu is None and gpu.vendor == "nvidia"]
+    whole = ((each, gpu) for each, gpu in known if each.gpu_count and gpu.parent_gpu is None)
+    bare = [each for each, gpu in whole if gpu.vendor == "nvidia" and has_thread_limits(gpu)]
     lines = "; ".join(
         f"on each node with {count} ',mps:{100 * count}' at the end of Gres, and in its gres.conf 'Name=mps "
         f"Count={100 * count} File=/dev/nvidia{f'[0-{count - 1}]' if count > 1 else 0} Flags=all_sharing'"

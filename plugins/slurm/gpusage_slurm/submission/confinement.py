@@ -52,25 +52,31 @@ def find_confinement(
     places, others = _places_of(gpu_types, pools)
     partitions = request.partitions or (cluster.default_partition or "",)
 
-    ways = []
-    if by_features:
-        words, reached = _features_of(gpu_types, places, others)
-        ways.append(Confinement(_reached_count(reached, request, partitions), features=words))
+    by_type = Confinement(0)
     if request.gpu_type is None:
         reached_counts = {
             name: _reached_count([each for each in places if each[0].requestable_type == name], request, partitions)
             for name in requestable_types(gpu_types, pools)
         }
         first, *more = [name for name, count in reached_counts.items() if count] or [""]
-        ways.append(Confinement(reached_counts.get(first, 0), gpu_type=first, other_types=tuple(more)))
+        by_type = Confinement(reached_counts.get(first, 0), gpu_type=first, other_types=tuple(more))
+
+    def is_worse(reached: Sequence[_Place]) -> bool:
+        """Return whether these are of one type, in place of whose name gpusaged might put that of another."""
+        return bool(by_type.other_types) and cluster.releases and len({pool.site_type for pool, _ in reached}) == 1
+
+    words, reached = _features_of(gpu_types, places, others)
+    if not by_features or is_worse(reached):
+        reached = ()
+    ways = [Confinement(_reached_count(reached, request, partitions), features=words), by_type]
 
     small = {name for pool in others for name in pool.node_names}
     excluded = compress_hostlist(sorted(small))
-    if all(pool.node_names for pool in others) and 0 < len(excluded) <= FIELD_BYTES:
-        left = [(pool, kind) for pool, kind in places if kind and {*kind.node_names} - small]
+    left = [(pool, kind) for pool, kind in places if kind and {*kind.node_names} - small]
+    if all(pool.node_names for pool in others) and 0 < len(excluded) <= FIELD_BYTES and not is_worse(left):
         ways.append(Confinement(_reached_count(left, request, partitions, small), excluded=excluded))
-    best = max(ways, key=lambda each: each.gpu_count, default=None)
-    return best if best and best.gpu_count else None
+    best = max(ways, key=lambda each: each.gpu_count)
+    return best if best.gpu_count else None
 
 
 def requested_pools(request: GpuRequest, cluster: Cluster) -> tuple[GpuPool, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,13 +73,15 @@ class Kernel:
         self.proc, self.groups = folder / "proc", folder / "cgroup"
         self.proc.mkdir()
 
-    def process(self, pid: int, *, cgroup: str = "0::/", environ: str = "", read_bytes: int = 0) -> None:
+    def process(
+        self, pid: int, *, cgroup: str = "0::/", environ: str = "", read_bytes: int = 0, parent: int = 1
+    ) -> None:
         """Let there be a process."""
         folder = self.proc / str(pid)
         folder.mkdir(exist_ok=True)
         (folder / "cgroup").write_text(f"{cgroup}\n")
         (folder / "environ").write_bytes(environ.encode())
-        (folder / "stat").write_text(f"{pid} (a) b) S 1 " + "0 " * 9 + "100 0 0 0 20")
+        (folder / "stat").write_text(f"{pid} (a) b) S {parent} " + "0 " * 9 + "100 0 0 0 20")
         (folder / "io").write_text(f"rchar: 99\nread_bytes: {read_bytes}\n")
         (folder / "comm").write_text("nvidia-cuda-mps\n")
 
@@ -111,6 +114,18 @@ def test_the_kernels_own_count_of_a_job_is_taken(kernel: Kernel, cgroup: str, fi
     processes = kernel.job()
     assert processes.refresh() == {10}
     assert processes.consumption() == Consumption(cpu_s=7.0, read_bytes=4096)
+
+
+def test_a_process_that_ends_between_two_looks_together_with_its_parent_counts(kernel: Kernel) -> None:
+    """Whichever was seen first: at a job's end, an order that nobody chose lost all that its script's children used."""
+    processes = kernel.job()
+    for pid, parent in ((11, 10), (10, 1)):
+        kernel.process(pid, environ="SLURM_JOB_ID=5\0", parent=parent)
+        assert pid in processes.refresh()
+    for pid in (10, 11):
+        shutil.rmtree(kernel.proc / str(pid))
+    assert processes.refresh() == frozenset()
+    assert processes.consumption().cpu_s == 2 * 100 / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_job_whose_number_begins_alike_is_another(kernel: Kernel) -> None:

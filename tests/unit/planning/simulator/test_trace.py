@@ -58,7 +58,7 @@ HEAD = "job_id,submit_time,duration,gpu_num,gpu_type\n"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param("", ["column 'job_id'", "an empty file"], id="empty"),
+        pytest.param("", ["column 'submit_time'", "an empty file"], id="empty"),
         pytest.param("job_id,submit_time,gpu_num\n", ["column 'duration'", "job_id, submit_time"], id="no column"),
         pytest.param(HEAD, ["at least one job", "got none"], id="no jobs"),
         pytest.param(HEAD + "a,0,60,1,\nb,0,-5,1,\n", ["'duration'", "line 3", "'-5'"], id="negative time"),
@@ -127,3 +127,15 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except RequestError:
         return
     assert len(trace.jobs) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("timestamp,num_gpus,duration\n5,1,60\n9,2,60\n", ["2", "3"]),
+        ("job_id,num_gpu,submit_time,iterations,model_name,duration\n7,4,5,100,vgg16,60\n", ["7"]),
+    ],
+)
+def test_the_columns_of_published_traces_are_known(tmp_path: Path, text: str, ids: list[str]) -> None:
+    """Of Pollux, which numbers no jobs, and of Tiresias and ElasticFlow."""
+    assert list(read_trace(written(tmp_path, text), FLEET).jobs.ids) == ids

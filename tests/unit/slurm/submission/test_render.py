@@ -328,7 +328,8 @@ A100, V100 = place("a100", "ampere", "nvlink", feature="ampere"), place("v100", 
         # A type by its name where no feature leads there, or features lead to fewer GPUs.
         ((place("h100", "ib"), place("1g.10gb", "ib")), ("h100",), (), "gres/gpu:h100:1"),
         ((place("h100", count=8), place("a100", "x"), SLICE), ("h100", "a100"), (), "gres/gpu:h100:1, or a100"),
-        ((place("h100", count=2), place("a100", "x"), SLICE), ("h100", "a100"), (), "gres/gpu:1, constraint x"),
+        ((place("h100", count=2), place("a100", "x"), SLICE), ("h100", "a100"), (), "gres/gpu:h100:1, or a100"),
+        ((place("h100", request=""), place("a100", "x"), SLICE), ("h100", "a100"), (), "gres/gpu:1, constraint x"),
         # Two sizes have one name, and GPUs without a type have none.
         (
             (place("a100-80", "gpu80", request="a100"), place("a100-40", request="a100")),
