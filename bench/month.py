@@ -104,8 +104,8 @@ def job(
     identity = replace(record.identity or JobIdentity(), user=str(user), job_name=f"train{number % 7}")
     is_named = chance.random() < 0.4
     if not is_named:
-        kept = replace(record.decision, code=Code.KEEP, need=None, reasons=(f"{UNNAMED}: no history yet",))
-        record = replace(record, model=None, workload=None, decision=kept, mode="observe")
+        unchanged = replace(record.decision, code=Code.KEEP, need=None, reasons=(f"{UNNAMED}: no history yet",))
+        record = replace(record, model=None, workload=None, decision=unchanged, mode="observe")
     record = replace(
         record, number=f"{number:012x}", origin=f"uid {user}", identity=identity, decided_at_s=ended_at_s - duration_s
     )

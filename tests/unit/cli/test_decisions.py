@@ -224,8 +224,8 @@ def test_a_job_that_no_manager_remembers_is_found_by_its_run(
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
         first = replace(USAGE, job_id="99", number="69215f4a0c3e")
         store.record_usage([first, replace(first, number="69215f4a0c3f", started_at_s=1.8e9, ended_at_s=1.8e9 + 9)])
-    found = show_decisions("99")["decisions"]
-    assert [(each["number"], each["job_ids"], len(each["usage"])) for each in found] == [
+    records = show_decisions("99")["decisions"]
+    assert [(each["number"], each["job_ids"], len(each["usage"])) for each in records] == [
         ("69215f4a0c3e", ["99"], 1),
         ("69215f4a0c3f", ["99"], 1),
     ]

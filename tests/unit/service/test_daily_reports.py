@@ -30,7 +30,7 @@ def store_at(path: Path) -> DecisionStore:
     return open_store(f"sqlite:///{path}/d.db")
 
 
-def days_kept(path: Path, monkeypatch: pytest.MonkeyPatch, now_s: float, troubles: Sequence[str] = ()) -> list[float]:
+def stored_days(path: Path, monkeypatch: pytest.MonkeyPatch, now_s: float, troubles: Sequence[str] = ()) -> list[float]:
     """Return which of `DAYS` have a report after one run at *now_s*."""
 
     def accounting(_: float, __: float, ___: object) -> tuple[Sequence[Usage], tuple[str, ...]]:
@@ -57,17 +57,17 @@ def path(tmp_path: Path) -> Path:
 def test_a_day_is_added_up_six_hours_after_its_end_and_again_after_a_late_run(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert days_kept(path, monkeypatch, NOW_S - 2 * HOUR_S) == DAYS[:3]
-    assert days_kept(path, monkeypatch, NOW_S) == DAYS
+    assert stored_days(path, monkeypatch, NOW_S - 2 * HOUR_S) == DAYS[:3]
+    assert stored_days(path, monkeypatch, NOW_S) == DAYS
     with closing(store_at(path)) as store:
         store.record_usage([replace(USAGE, job_id="late", ended_at_s=DAYS[1])])
         assert store.day(DAYS[1]) is None
-    assert days_kept(path, monkeypatch, NOW_S) == DAYS
+    assert stored_days(path, monkeypatch, NOW_S) == DAYS
     with closing(store_at(path)) as store:
         assert '"run_count":1,' in (store.day(DAYS[1]) or b"").decode()
 
 
 def test_accounting_that_does_not_answer_is_waited_for_three_days(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert days_kept(path, monkeypatch, NOW_S, troubles=["slurmdbd is away"]) == DAYS[:2]
+    assert stored_days(path, monkeypatch, NOW_S, troubles=["slurmdbd is away"]) == DAYS[:2]
     with closing(store_at(path)) as store:
         assert "slurmdbd is away" in (store.day(DAYS[0]) or b"").decode()

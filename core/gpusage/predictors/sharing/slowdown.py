@@ -181,7 +181,8 @@ def predict_slowdown(
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
     working = _working(analysis.timing(gpus), known, deviations)
     ends = slowdowns(working[:, gpu_of], growths(analysis, gpus, parts), deviations)
-    weights = _engine_weights(analysis, gpus, known)
+    has_step_time = any(of_gpu.step_time_s for of_gpu in known)
+    weights = _engine_weights(analysis, gpus, known) if has_step_time else []
     if any(weights):
         # Nobody says which engine; training has none, so there each kernel is in proportion.
         if workload.mode == "infer" and engine_of(workload) == "eager" and not workload.generate:
@@ -205,8 +206,6 @@ def _engine_weights(analysis: WorkloadAnalysis, gpus: Sequence[Gpu], known: Sequ
 
     It is 0 from the low end of the predicted interval up, and 1 at the square of its distance from the point.
     """
-    if not any(of_gpu.step_time_s for of_gpu in known):
-        return [0.0] * len(gpus)
     shares = []
     for step_s, of_gpu in zip(analysis.step_time_s(gpus), known, strict=True):
         known_s = of_gpu.step_time_s.interval.value if of_gpu.step_time_s else step_s.value

@@ -41,7 +41,7 @@ def _split_words(value: object) -> tuple[str, ...]:
 def counts(gres: str, name: str) -> dict[str, int]:
     """Return the count of each type of the resource *name* in a node's GRES; an untyped one has the type ``""``."""
     total: dict[str, int] = {}
-    for resource in parse_tres(_BRACKETS.sub("", gres)):  # gpu:v100:1(IDX:0-1,3)
+    for resource in parse_tres(_BRACKETS.sub("", gres).replace(":no_consume", "")):  # gpu:v100:1(IDX:0-1,3)
         if resource.name == name:
             total[resource.kind or ""] = total.get(resource.kind or "", 0) + (resource.count or 0)
     return total

@@ -82,6 +82,11 @@ def test_units_without_a_type_are_of_all_whole_gpus_of_a_node(slices: str) -> No
     assert [pool.mps_per_gpu for pool in pools[:2]] == [100, 100]
 
 
+def test_gpus_that_jobs_do_not_use_up_have_their_type() -> None:
+    (pool,) = pools_of([node("n1", "gpu:v100:no_consume:4")], advisor().catalogue)
+    assert (pool.site_type, pool.gpu_count) == ("v100", 4)
+
+
 def test_gpus_that_a_node_line_has_none_of_are_not_to_be_shared() -> None:
     assert not how_to_share(pools_of([node("n1", "gpu:v100:0")], advisor().catalogue), advisor().catalogue)
 
