@@ -150,6 +150,13 @@ def wait_for_records(sandbox: Sandbox) -> None:
     wait_until(lambda: gpusaged_status(sandbox)["records"]["waiting"] == 0)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file at once: a slurmd that is told to reconfigure reads slurm.conf late, and ends at half of it."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
 def configure(sandbox: Sandbox, text: str) -> None:
     """Give gpusage the configuration *text*, and wait until gpusaged has read it."""
     log, toml = sandbox.layout.log_file("gpusaged"), sandbox.layout.gpusage_toml
@@ -158,7 +165,5 @@ def configure(sandbox: Sandbox, text: str) -> None:
         return len(re.findall(r"^configuration (?:read again|unchanged):", log.read_text(), re.MULTILINE))
 
     before = read_count()
-    new = toml.with_suffix(".new")
-    new.write_text(text)
-    new.replace(toml)  # whole, at once: half a file is a configuration as well
+    write_whole(toml, text)  # half a file is a configuration as well
     wait_until(lambda: read_count() > before, log.read_text)

@@ -20,7 +20,16 @@ from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_san
 from gpusage_sandboxes.slurm.accounting import ACCOUNT
 from gpusage_sandboxes.slurm.creation import install_plugin
 from gpusage_slurm.trace import COMMAND
-from slurm_jobs import GENEROUS, fresh_name, gpusaged_status, release, show_job, submit_held, wait_for_state
+from slurm_jobs import (
+    GENEROUS,
+    fresh_name,
+    gpusaged_status,
+    release,
+    show_job,
+    submit_held,
+    wait_for_state,
+    write_whole,
+)
 from waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("empty_queue")]
@@ -115,7 +124,7 @@ def conf(sandbox: Sandbox) -> Iterator[Path]:
     path = sandbox.layout.slurm_conf
     before = path.read_text()
     yield path
-    path.write_text(before)
+    write_whole(path, before)
     sandbox.reconfigure()
 
 
@@ -123,7 +132,7 @@ def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox:
     """As an admin does it, by what doctor says: weigh shares, limit what is billed."""
     check = doctor(sandbox, "accounting")
     assert (check["verdict"], "GRES/mps=1 in partition billed" in check["todo"]) == ("warn", True)
-    conf.write_text(conf.read_text().replace(BILLED, f"{BILLED},GRES/mps=1"))
+    write_whole(conf, conf.read_text().replace(BILLED, f"{BILLED},GRES/mps=1"))
     sandbox.reconfigure()
     assert doctor(sandbox, "accounting")["verdict"] == "pass"
 
@@ -171,7 +180,7 @@ def test_a_quota_on_gpus_keeps_shares_away_until_billing_has_it_too(sandbox: San
     assert weights == "TRESBillingWeights=GRES/gpu=100,GRES/mps=1 in partition gpu"
     both = f"PartitionName=gpu {weights.split()[0]},CPU=0 "
     text = conf.read_text().replace(BILLED, f"{BILLED},GRES/mps=1").replace("PartitionName=gpu ", both)
-    conf.write_text(text)
+    write_whole(conf, text)
     sandbox.reconfigure()
     (command,) = doctor(sandbox, "limits")["todo"].split("; ")
     manage(sandbox, command.removeprefix("sacctmgr "))

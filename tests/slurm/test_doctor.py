@@ -14,7 +14,16 @@ from gpusage_sandboxes import processes
 from gpusage_sandboxes.gpusaged import start_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.creation import install_plugin
-from slurm_jobs import GENEROUS, configure, show_job, submit_held, submit_share, submit_until, wait_for_state
+from slurm_jobs import (
+    GENEROUS,
+    configure,
+    show_job,
+    submit_held,
+    submit_share,
+    submit_until,
+    wait_for_state,
+    write_whole,
+)
 from waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.one_release, pytest.mark.usefixtures("empty_queue")]
@@ -61,10 +70,10 @@ def test_a_site_that_lets_nobody_change_gres_is_known_once_it_refused(sandbox: S
 def test_a_deleted_task_epilog_and_jobs_that_slurm_requeues_not_are_told(sandbox: Sandbox) -> None:
     conf = sandbox.layout.slurm_conf
     text = conf.read_text()
-    conf.write_text(f"{text}JobRequeue=0\n")
+    write_whole(conf, f"{text}JobRequeue=0\n")
     sandbox.reconfigure()
     observation = doctor(sandbox, "task epilog")[1]
-    conf.write_text(text)
+    write_whole(conf, text)
     sandbox.reconfigure()
     assert observation.startswith("JobRequeue=0: no job runs again")
 
@@ -132,15 +141,15 @@ def test_a_node_of_a_type_without_mps_is_told(sandbox: Sandbox) -> None:
     conf, gres = sandbox.layout.slurm_conf, sandbox.layout.etc / "gres.conf"
     before = {file: file.read_text() for file in (conf, gres)}
     node = next(line for line in before[conf].splitlines(keepends=True) if line.startswith("NodeName=v100-2 "))
-    conf.write_text(before[conf].replace(node, node.replace(",mps:200", "")))
+    write_whole(conf, before[conf].replace(node, node.replace(",mps:200", "")))
     rest = [line for line in before[gres].splitlines(keepends=True) if not ("v100-2" in line and "mps" in line)]
-    gres.write_text("".join(rest))
+    write_whole(gres, "".join(rest))
     try:
         restart(sandbox, "v100-2")
         finding = doctor(sandbox, "gres/mps")
     finally:
         for file, text in before.items():
-            file.write_text(text)
+            write_whole(file, text)
         restart(sandbox, "v100-2")
     assert finding == ("warn", "some nodes with v100 have no mps: no share ever starts there")
 

@@ -13,7 +13,7 @@ import pytest
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.creation import install_plugin
 from mps import control_in
-from slurm_jobs import GENEROUS, configure, gpusaged_status, submit_held
+from slurm_jobs import GENEROUS, configure, gpusaged_status, submit_held, write_whole
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -35,7 +35,7 @@ def bare(slurm_release: str | None) -> Iterator[Sandbox]:
     with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:1,1xh100:1")), release=slurm_release) as sandbox:
         (sandbox.layout.etc / "job_submit.lua").write_text(SITE_SCRIPT)
         conf = sandbox.layout.slurm_conf
-        conf.write_text(conf.read_text() + "JobSubmitPlugins=lua  # the site's\n")
+        write_whole(conf, conf.read_text() + "JobSubmitPlugins=lua  # the site's\n")
         sandbox.reconfigure()
         time.sleep(1.1)  # slurmctld counts in seconds when it looks whether a script is newer than the one it has read
         yield sandbox
@@ -133,7 +133,7 @@ def test_status_and_doctor_find_the_daemon_of_a_broken_configuration(bare: Sandb
 
 def test_where_a_share_would_lose_the_sites_defaults_per_gpu_nothing_is_shared_in_that_partition(bare: Sandbox) -> None:
     conf = bare.layout.slurm_conf
-    conf.write_text(conf.read_text().replace("PartitionName=gpu ", "PartitionName=gpu DefCpuPerGPU=2 "))
+    write_whole(conf, conf.read_text().replace("PartitionName=gpu ", "PartitionName=gpu DefCpuPerGPU=2 "))
     install(bare)
     status = bare.run("gpusage", "slurm", "status").stdout
     assert "not shared: a share would lose what partition gpu gives for each GPU (DefCpuPerGPU=2)" in status
@@ -150,7 +150,7 @@ def test_a_sites_own_prolog_runs_first_and_a_share_has_its_daemon_while_it_runs(
     etc, log, mps = bare.layout.etc, bare.layout.jobs / "log", bare.layout.state / "mps"
     site = written(bare.layout.jobs / "site.sh", f"#!/bin/sh\necho site $SLURM_SCRIPT_CONTEXT >>{log}\n")
     conf = bare.layout.slurm_conf
-    conf.write_text(f"{conf.read_text()}Prolog={site}\nEpilog={site}\n")
+    write_whole(conf, f"{conf.read_text()}Prolog={site}\nEpilog={site}\n")
     before = contents(bare)
     install(bare)
     control = control_in(bare.layout.jobs)
@@ -179,7 +179,7 @@ def test_without_our_prolog_no_gpu_is_shared_and_doctor_fails_in_enforce(bare: S
     install(bare)
     assert doctor(bare)["node prolog"] == "pass"
     conf = bare.layout.slurm_conf
-    conf.write_text(conf.read_text().replace("\nProlog=", "\n#Prolog="))
+    write_whole(conf, conf.read_text().replace("\nProlog=", "\n#Prolog="))
     bare.reconfigure()
     assert doctor(bare)["node prolog"] == "fail"
     wait_until(lambda: "do not run gpusage's prolog" in bare.run("gpusage", "slurm", "status").stdout)

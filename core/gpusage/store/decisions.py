@@ -145,15 +145,15 @@ class DecisionStore(ABC):
 
     def day(self, day_s: float) -> bytes | None:
         """Return the report of the day that begins at *day_s*; ``None`` where none is kept."""
-        rows = self._rows(f"SELECT report FROM {self._schema}days WHERE day_s = :day_s", {"day_s": day_s})  # noqa: S608
+        rows = self._rows(f"SELECT report FROM {self._schema}days WHERE day_s = :day_s", {"day_s": day_s})  # noqa: S608 - our schema
         return unpacked(rows[0][0]) if rows else None
 
     def missing_days(self, until_s: float) -> list[float]:
         """Return when the days begin that have no report, from the first run's to *until_s*."""
-        ((first_s,),) = self._rows(f"SELECT MIN(ended_at_s) FROM {self._schema}usage", {}) or ((None,),)  # noqa: S608
+        ((first_s,),) = self._rows(f"SELECT MIN(ended_at_s) FROM {self._schema}usage", {}) or ((None,),)  # noqa: S608 - our schema
         if first_s is None:
             return []
-        known = {day_s for (day_s,) in self._rows(f"SELECT day_s FROM {self._schema}days", {})}  # noqa: S608
+        known = {day_s for (day_s,) in self._rows(f"SELECT day_s FROM {self._schema}days", {})}  # noqa: S608 - our schema
         days = range(int(first_s // DAY_S), int(until_s // DAY_S))
         return [day * DAY_S for day in days if day * DAY_S not in known]
 

@@ -288,7 +288,7 @@ def day_statements(schema: str, day_s: float, report: str) -> tuple[tuple[str, V
 def forget_days(schema: str, ends_s: Iterable[float]) -> tuple[tuple[str, Values], ...]:
     """Return the statements that delete the reports of the days in which runs ended: they lack a run."""
     days_s = sorted({ended_at_s // DAY_S * DAY_S for ended_at_s in ends_s})
-    return tuple((f"DELETE FROM {schema}days WHERE day_s = :day_s", {"day_s": day_s}) for day_s in days_s)  # noqa: S608
+    return tuple((f"DELETE FROM {schema}days WHERE day_s = :day_s", {"day_s": day_s}) for day_s in days_s)  # noqa: S608 - our schema
 
 
 def deletion(schema: str, table: str, *, keep_days: float, new_count: int) -> tuple[str, Values]:
