@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import selectors
 import sys
 import tempfile
 import time
@@ -74,7 +75,7 @@ def decided() -> Sequence[DecisionRecord]:
     cards = [encode(gpusage.read_model(str(path))) for path in sorted(daemon.MODELS.glob("*.onnx"))]
     with daemon.started() as (folder, _):
         for line in islice(daemon.new_lines(cards), len(cards) * len(daemon.COMMENTS)):
-            client = daemon.Client(folder / "s.sock", iter([line]), daemon.selectors.DefaultSelector(), keep=False)
+            client = daemon.Client(folder / "s.sock", iter([line]), selectors.DefaultSelector(), keep=False)
             client.ask()
             client.receive()
         time.sleep(2)

@@ -76,6 +76,11 @@ def job_identity(
         graph: Its model; ``None`` where it names none.
         request: Of the job; ``None`` where that does not matter.
     """
+    # Equal for equal requests: ``1 a100, 8 cores, 32 GiB``.
+    described = ""
+    if request:
+        cores, memory_gib = request.cpu_count, request.host_memory_bytes / GIB
+        described = f"{request.gpu_count} {request.gpu_type or 'any'}, {cores} cores, {memory_gib:.0f} GiB"
     return JobIdentity(
         user=submitter.user,
         account=submitter.account,
@@ -83,7 +88,7 @@ def job_identity(
         script_digest=submitter.script_digest,
         fingerprint=fingerprint(graph) if graph else "",
         family=family(graph.name) if graph else "",
-        request=request_key(request) if request else "",
+        request=described,
     )
 
 
@@ -109,12 +114,6 @@ def similarity_keys(identity: JobIdentity) -> dict[Level, str]:
 def user_key(user: str) -> str:
     """Return the digest that stands for *user* in a history."""
     return _digest(("user", user))
-
-
-def request_key(request: GpuRequest) -> str:
-    """Return *request* in a few words that are equal for equal requests: ``1 a100, 8 cores, 32 GiB``."""
-    gpus = f"{request.gpu_count} {request.gpu_type or 'any'}"
-    return f"{gpus}, {request.cpu_count} cores, {request.host_memory_bytes / GIB:.0f} GiB"
 
 
 def _digest(content: object) -> str:

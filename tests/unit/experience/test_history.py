@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpusage.devices.catalogue import Catalogue, describe_gpus
 from gpusage.experience.history import History
-from gpusage.experience.identity import request_key
+from gpusage.experience.identity import job_identity
 from gpusage.experience.runs import WINDOW_RUNS, Run
-from gpusage_hooks.types import GpuRequest, Interval, JobIdentity, ObservedFigures
+from gpusage_hooks.types import GpuRequest, Interval, JobIdentity, ObservedFigures, Submitter
 from gpusage_lab.history.training import fit_history
 from past_runs import A100, ADA, GIB, V100, of_user, past_runs
 
@@ -152,4 +152,5 @@ def test_the_order_in_which_runs_come_changes_nothing() -> None:
 
 
 def test_equal_requests_have_equal_words() -> None:
-    assert request_key(GpuRequest(gpu_count=1, cpu_count=8, host_memory_bytes=32 * GIB)) == ADA.request
+    request = GpuRequest(gpu_count=1, cpu_count=8, host_memory_bytes=32 * GIB)
+    assert job_identity(Submitter(), request=request).request == ADA.request

@@ -175,7 +175,7 @@ def _producers(rows: object, node_count: int, input_count: int) -> tuple[tuple[i
 def _attribute(value: object) -> Attribute:
     if isinstance(value, str):
         # Cut, so that a long text is neither matched nor kept in the cache.
-        _require(_is_attribute(value[: _LONGEST_ATTRIBUTE + 1]), "'attr' holds an unlikely word")
+        _require(_matches(_ATTRIBUTE, value[: _LONGEST_ATTRIBUTE + 1]), "'attr' holds an unlikely word")
         return value
     if isinstance(value, list):
         return tuple(_integers(value, "attr", -MAXIMUM_COUNT, MAXIMUM_COUNT, 64))
@@ -229,20 +229,15 @@ _INTEGER = frozenset({int})
 
 
 def _word(value: object, name: str) -> str:
-    if not isinstance(value, str) or not _is_word(value[: _LONGEST_WORD + 1]):
+    if not isinstance(value, str) or not _matches(_WORD, value[: _LONGEST_WORD + 1]):
         message = f"'{name}' holds an unlikely word"
         raise _FieldError(message)
     return value
 
 
-@lru_cache(maxsize=1024)
-def _is_word(text: str) -> bool:
-    return _WORD.fullmatch(text) is not None
-
-
-@lru_cache(maxsize=1024)
-def _is_attribute(text: str) -> bool:
-    return _ATTRIBUTE.fullmatch(text) is not None
+@lru_cache(maxsize=2048)
+def _matches(pattern: re.Pattern[str], text: str) -> bool:
+    return pattern.fullmatch(text) is not None
 
 
 def _text(value: object, name: str) -> str:
