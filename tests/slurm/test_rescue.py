@@ -41,8 +41,12 @@ CHANGES_PENDING_GRES = (23, 11)
 """From this version on a pending job's share can become a GPU: 22.05 refuses, 24.11 does it."""
 SLURMS_OWN_WAIT_S = 120
 """What Slurm lets a requeued job wait by itself."""
-UNTIL_MARKED = "until scontrol show job $SLURM_JOB_ID | grep -q ' BACK '; do sleep 0.2; done"
-"""gpusaged sets the mark right of a job that waits or runs, and not of one that has ended."""
+_OWN = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
+UNTIL_MARKED = f"until scontrol show job {_OWN} | grep -q '^ *AdminComment=.* BACK '; do sleep 0.2; done"
+"""gpusaged sets the mark right of a job that waits or runs, and not of one that has ended.
+
+An array's last task has the number of the array, by which scontrol shows all tasks. 26.05 shows this text, too.
+"""
 STARVES = """
 percent=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
 echo start cap=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT percent=$percent restarts=$SLURM_RESTART_COUNT
