@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
 from html import escape
+from math import fsum
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,7 +98,8 @@ def rows_of(imports: Mapping[str, set[str]]) -> list[list[str]]:
     for room in sorted(levels, key=lambda room: (levels[room], room)):
         rows[levels[room]].append(room)
     for row in rows:
-        row.sort(key=lambda room: (sum(places.get(t, 0.5) for t in imports[room]) / max(len(imports[room]), 1), room))
+        # `fsum` is the same in every order, and a set has another in each process.
+        row.sort(key=lambda room: (fsum(places.get(t, 0.5) for t in imports[room]) / max(len(imports[room]), 1), room))
         places.update({room: (index + 1) / (len(row) + 1) for index, room in enumerate(row)})
     return rows
 

@@ -79,7 +79,7 @@ def file_notes(report: Report, runs: Sequence[Observation], cluster: Cluster, ma
         hours = amount(sum(untouched_s) / HOUR_S)
         untouched = f", of which {len(untouched_s):,} took no GPU memory at all, in {hours} GPU hours"
         seen = f"Of {len(of_one):,} jobs on one GPU the accounting has memory and utilization of {len(measured):,}"
-        yield f"{seen}{untouched if untouched_s else ''}."
+        yield f"{seen}{untouched if untouched_s else ''}: the highest of each, so that used hours are not known."
     else:
         yield UNMEASURED if runs else NO_JOB
         if manager and manager.sampling:

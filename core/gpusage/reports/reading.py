@@ -3,7 +3,7 @@
 Invariants:
 
 1. A chunk has whole jobs of one span, so that each job counts once in it. A job that runs again on another day counts
-   on each of its days.
+   on each of its days. Jobs of one user are side by side: a promise is checked by runs like it in the same chunk.
 2. A whole day that gpusaged has added up is read as one row; see `gpusage.service.daily_reports`.
 3. A run counts where its node saw it end, also where the accounting has another time for its end.
 """
@@ -109,7 +109,8 @@ class Reader:
         def parts() -> Iterator[Report]:
             for records in self.store.between(since_s, until_s, self.origins):
                 yield part_of(records, [], self.rules)
-            for keys in _chunks({*jobs, *books}, lambda key: len(jobs.get(key, ())) + len(books.get(key, ()))):
+            everything = [*jobs, *sorted({*books} - {*jobs})]
+            for keys in _chunks(everything, lambda key: len(jobs.get(key, ())) + len(books.get(key, ()))):
                 seen = self.store.usage(UsageQuery(ids=[row for key in keys for row in jobs.get(key, ())]))
                 rows = [usage for key in keys for usage in books.get(key, ())]
                 runs = with_accounting(seen, rows, self.store.find)
@@ -159,7 +160,7 @@ def _chunks(
     keys: Iterable[tuple[str, str]], count_of: Callable[[tuple[str, str]], int]
 ) -> Iterator[Sequence[tuple[str, str]]]:
     chunk, count = list[tuple[str, str]](), 0
-    for key in sorted(keys):
+    for key in keys:
         chunk.append(key)
         count += count_of(key)
         if count >= CHUNK_RUNS:

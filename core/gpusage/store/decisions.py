@@ -132,11 +132,11 @@ class DecisionStore(ABC):
             yield self._decisions(f"WHERE {among('id', ids[begin : begin + CHUNK_ROWS])}", {})
 
     def runs_between(self, since_s: float, until_s: float, user: str = "") -> Mapping[tuple[str, str], Sequence[int]]:
-        """Return the rows of the runs that ended from *since_s* until before *until_s*, by manager and job."""
+        """Return the rows of the runs that ended from *since_s* until before *until_s*, by job, user by user."""
         whose, values = ("owner = :user AND", {"user": user}) if user else ("", {})
         selection = (
             f"SELECT manager, job_id, id FROM {self._schema}usage"  # noqa: S608 - our names
-            f" WHERE {whose} ended_at_s >= :since_s AND ended_at_s < :until_s"
+            f" WHERE {whose} ended_at_s >= :since_s AND ended_at_s < :until_s ORDER BY owner, id"
         )
         jobs: dict[tuple[str, str], list[int]] = defaultdict(list)
         for manager, job_id, number in self._rows(selection, {**values, "since_s": since_s, "until_s": until_s}):
