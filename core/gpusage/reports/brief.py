@@ -80,7 +80,9 @@ def _gain(report: Report) -> Iterator[str]:
     if possible is not None:
         gains.append(f"{possible.job_count:,} more could share and free {freed(possible)}")
         prices.append(f"the others would take longer by {slower(possible)}")
-    yield f"Freed: {'; '.join(gains) or 'nothing, for no job had a share or could have had one'}."
+    if report.if_shared_count and not gains:
+        gains.append(f"nothing yet; {count_text(report.if_shared_count)} would have had a part if GPUs could be shared")
+    yield f"Freed: {'; '.join(gains) or 'nothing, for no job that was seen had a share or could have had one'}."
     yield f"Price, beside partners: {'; '.join(prices) or 'none'}."
 
 

@@ -68,6 +68,13 @@ def test_a_director_reads_the_use_of_the_whole_cluster() -> None:
     assert "no capacity is known here" in brief(of_month()).notes[0]
 
 
+def test_where_no_gpu_is_shared_it_says_for_how_many_jobs_one_could_be() -> None:
+    alone = report_of([], [], Rates(), PERIOD)
+    assert "Freed: nothing, for no job that was seen had a share or could have had one." in brief(alone).notes
+    could = msgspec.structs.replace(alone, if_shared_count=3)
+    assert "Freed: nothing yet; 3 jobs would have had a part if GPUs could be shared." in brief(could).notes
+
+
 def test_those_who_were_hurt_come_before_those_who_would_have_been_and_have_names() -> None:
     starved = withheld(1, memory_bytes=100 * 2**30)
     decided = record(2)
