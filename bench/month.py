@@ -23,7 +23,10 @@ from pathlib import Path
 
 import daemon
 import gpusage
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.card.text import encode
+from gpusage.reports.reading import Reader, rules_of
+from gpusage.settings.configuration import Configuration
 from gpusage.store.annotation import UNNAMED
 from gpusage.store.opening import open_store
 from gpusage_hooks.types import Allocation, Code, DecisionRecord, JobIdentity, Usage
@@ -50,7 +53,8 @@ def main() -> None:
     daemon_command = [sys.executable, "-m", "gpusage.service.daemon", "--config", str(options.folder / "c.toml")]
     pid = os.posix_spawn(sys.executable, daemon_command, os.environ)
     with closing(open_store(f"sqlite:///{path}")) as store:
-        while store.missing_days(time.time() - DAY_S):
+        form = Reader(store=store, rules=rules_of(Configuration(), builtin_catalogue())).form
+        while store.missing_days(time.time() - DAY_S, form):
             time.sleep(1)
     os.kill(pid, 15)
     show("gpusaged, all days", pid)

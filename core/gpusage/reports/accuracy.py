@@ -24,7 +24,7 @@ from gpusage_hooks.units import WHOLE_PERCENT
 RULE = (
     "A promise is broken if a job ran out of memory, used more memory than its share booked, or took longer than "
     f"{PARTNERS:g} (partners) times {TIMING:g} (timing) times the worst price. It is kept if durations show that, or "
-    "if the share had idle time. It is unknown if too few runs of the same job have the same length."
+    "if the share had idle time. It is unknown if too few runs of the same job on that day have the same length."
 )
 
 

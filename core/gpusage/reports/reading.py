@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 import msgspec
 
@@ -89,6 +90,12 @@ class Reader:
     origins: Sequence[str] = ()
     see: Callable[[Sequence[Observation]], object] = field(default=lambda _: None)
 
+    @property
+    def form(self) -> str:
+        """Return a digest of what a kept day depends on: the fields of a report, and the rules."""
+        rules = repr((self.rules.sharing, self.rules.least_sampled_s))
+        return sha256(msgspec.json.encode((msgspec.json.schema(Report), rules))).hexdigest()[:16]
+
     def read(self, since_s: float, until_s: float) -> Report:
         """Return the part of a report on what ended from *since_s* until before *until_s*.
 
@@ -122,10 +129,10 @@ class Reader:
         return part, max(len(accounted), sum(map(len, jobs.values())))
 
     def _parts(self, since_s: float, until_s: float) -> Iterator[Report]:
-        at_s, step_s = since_s, DAY_S
+        at_s, step_s, form = since_s, DAY_S, self.form
         while at_s < until_s:
             # Of one user, no day is kept.
-            day = None if self.user or at_s % DAY_S or at_s + DAY_S > until_s else self.read_day(at_s)
+            day = None if self.user or at_s % DAY_S or at_s + DAY_S > until_s else self.read_day(at_s, form)
             if day is not None:
                 yield day
                 at_s += DAY_S
@@ -138,12 +145,12 @@ class Reader:
             at_s = end_s
             step_s = 2 * step_s if count < FEW_RUNS else step_s / 2 if count > MANY_RUNS else step_s
 
-    def read_day(self, day_s: float) -> Report | None:
-        """Return the part of a report that is kept of the day that begins at *day_s*."""
-        text = self.store.day(day_s)
+    def read_day(self, day_s: float, form: str) -> Report | None:
+        """Return the part of a report that is kept, in *form*, of the day that begins at *day_s*."""
+        text = self.store.day(day_s, form)
         try:
             return None if text is None else msgspec.json.decode(text, type=Report)
-        except msgspec.MsgspecError:  # of another release
+        except msgspec.MsgspecError:  # damaged
             return None
 
 

@@ -21,7 +21,7 @@ from gpusage.service.snapshots import State
 from gpusage.store.decisions import DecisionStore
 from gpusage_hooks.units import DAY_S, HOUR_S
 
-INTERVAL_S = 600.0
+INTERVAL_S = 3600.0
 SETTLED_S = 6 * HOUR_S
 """Nodes report a run within minutes, and the accounting knows of its end; late nodes are no rare thing."""
 PATIENCE_S = 3 * DAY_S
@@ -47,20 +47,27 @@ class DailyReports(PeriodicTask):
         snapshot, now_s = self._state.snapshot, time.time()
         advisor, configuration = snapshot.advisor, snapshot.configuration
         keep_s = configuration.store.keep_days * DAY_S or now_s
+        failure: Exception | None = None
         with closing(self._open_store()) as store:
-            for day_s in store.missing_days(now_s - SETTLED_S):
+            reader = Reader(
+                store=store,
+                rules=rules_of(configuration, advisor.catalogue),
+                accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
+                see=lambda _: self._stop.wait(REST_S),
+            )
+            for day_s in store.missing_days(now_s - SETTLED_S, reader.form):
                 # Of an older day some runs are deleted already.
                 if day_s < now_s - keep_s or self._stop.is_set():
                     continue
-                reader = Reader(
-                    store=store,
-                    rules=rules_of(configuration, advisor.catalogue),
-                    accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
-                    see=lambda _: self._stop.wait(REST_S),
-                )
-                part, _ = reader.read_span(day_s, day_s + DAY_S)
-                if not part.unaccounted or day_s < now_s - PATIENCE_S:
-                    store.record_day(day_s, msgspec.json.encode(part))
+                try:
+                    store.claim_day(day_s)
+                    part, _ = reader.read_span(day_s, day_s + DAY_S)
+                    if not part.unaccounted or day_s < now_s - PATIENCE_S:
+                        store.record_day(day_s, msgspec.json.encode(part), reader.form)
+                except Exception as error:
+                    failure = error
+        if failure:
+            raise failure
 
     def interval_s(self) -> float:
         """Return how often days are looked for."""

@@ -22,7 +22,6 @@ from gpusage.store.rows import (
     UsageQuery,
     Values,
     among,
-    day_statements,
     decode_observations,
     decode_records,
     forget_days,
@@ -90,16 +89,28 @@ class DecisionStore(ABC):
             StoreError: None of them could be written.
         """
         rows = [(usage_upsert(self._schema), usage_values(usage)) for usage in usages]
-        stale = forget_days(self._schema, (usage.ended_at_s for usage in usages))
-        self._write_all("usage", len(usages), [*rows, *stale])
+        self._write_all("usage", len(usages), [*forget_days(self._schema, usages), *rows])
 
-    def record_day(self, day_s: float, report: bytes) -> None:
-        """Keep the JSON *report* of the day, in UTC, that begins at *day_s*, until a run that ended in it is recorded.
+    def claim_day(self, day_s: float) -> None:
+        """Begin to add up the day, in UTC, that begins at *day_s*; a run of it that is recorded ends that.
 
         Raises:
             StoreError: It could not be written.
         """
-        self._write_all("days", 1, day_statements(self._schema, day_s, packed(report)))
+        statement = (
+            f"INSERT INTO {self._schema}days (day_s, report) VALUES (:day_s, '')"  # noqa: S608 - our schema
+            " ON CONFLICT (day_s) DO UPDATE SET report = ''"
+        )
+        self._write_all("days", 1, [(statement, {"day_s": day_s})])
+
+    def record_day(self, day_s: float, report: bytes, form: str = "") -> None:
+        """Keep the JSON *report*, of a *form* without blanks, of a claimed day until a run of the day is recorded.
+
+        Raises:
+            StoreError: It could not be written.
+        """
+        statement = f"UPDATE {self._schema}days SET report = :report WHERE day_s = :day_s"  # noqa: S608 - our schema
+        self._write_all("days", 0, [(statement, {"day_s": day_s, "report": f"{form} {packed(report)}"})])
 
     def prepare(self) -> None:
         """Open the store now, so that the first decision need not wait; that one reports a failure."""
@@ -143,17 +154,19 @@ class DecisionStore(ABC):
             jobs[manager, job_id].append(number)
         return jobs
 
-    def day(self, day_s: float) -> bytes | None:
-        """Return the report of the day that begins at *day_s*; ``None`` where none is kept."""
-        rows = self._rows(f"SELECT report FROM {self._schema}days WHERE day_s = :day_s", {"day_s": day_s})  # noqa: S608 - our schema
-        return unpacked(rows[0][0]) if rows else None
+    def day(self, day_s: float, form: str = "") -> bytes | None:
+        """Return the report of *form* of the day that begins at *day_s*; ``None`` where none is kept."""
+        selection = f"SELECT report FROM {self._schema}days WHERE day_s = :day_s AND report LIKE :form"  # noqa: S608 - our schema
+        rows = self._rows(selection, {"day_s": day_s, "form": f"{form} %"})
+        return unpacked(rows[0][0].partition(" ")[2]) if rows else None
 
-    def missing_days(self, until_s: float) -> list[float]:
-        """Return when the days begin that have no report, from the first run's to *until_s*."""
+    def missing_days(self, until_s: float, form: str = "") -> list[float]:
+        """Return when the days begin that have no report of *form*, from the first run's to *until_s*."""
         ((first_s,),) = self._rows(f"SELECT MIN(ended_at_s) FROM {self._schema}usage", {}) or ((None,),)  # noqa: S608 - our schema
         if first_s is None:
             return []
-        known = {day_s for (day_s,) in self._rows(f"SELECT day_s FROM {self._schema}days", {})}  # noqa: S608 - our schema
+        selection = f"SELECT day_s FROM {self._schema}days WHERE report LIKE :form"  # noqa: S608 - our schema
+        known = {day_s for (day_s,) in self._rows(selection, {"form": f"{form} %"})}
         days = range(int(first_s // DAY_S), int(until_s // DAY_S))
         return [day * DAY_S for day in days if day * DAY_S not in known]
 

@@ -14,7 +14,7 @@ import getpass
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -145,14 +145,8 @@ class PostgresqlStore(DecisionStore):
             if at.host.startswith("/")
             else {"host": at.host, "port": at.port, "ssl_context": ssl_context(at.sslmode)}
         )
-        connection = self._client.Connection(
-            at.user,
-            database=at.database,
-            password=_password(at),
-            timeout=_TIMEOUT_S,
-            application_name="gpusage",
-            **place,
-        )
+        whose = {"user": at.user, "database": at.database, "password": _password(at), "application_name": "gpusage"}
+        connection = self._client.Connection(timeout=_TIMEOUT_S, **whose, **place)
 
         try:
             # Without the table, SELECT would fail, and leave an error in the server's log.
@@ -160,7 +154,9 @@ class PostgresqlStore(DecisionStore):
             version = 0 if is_new else _version(connection)
             self._require_known(version)
             if version < schema_version():
-                _migrate(connection)
+                # To index millions of rows takes longer than an answer may.
+                with closing(self._client.Connection(timeout=None, **whose, **place)) as patient:
+                    _migrate(patient)
         except BaseException:
             with suppress(self._client.Error, OSError):
                 connection.close()

@@ -279,16 +279,20 @@ def among(column: str, ids: Sequence[int]) -> str:
     return f"{column} IN ({', '.join(map(str, ids)) or 'NULL'})"
 
 
-def day_statements(schema: str, day_s: float, report: str) -> tuple[tuple[str, Values], ...]:
-    """Return the statements that keep the *report* of the day that begins at *day_s*, in place of an older one."""
-    insertion = f"INSERT INTO {schema}days (day_s, report) VALUES (:day_s, :report)"  # noqa: S608 - our names
-    return (*forget_days(schema, [day_s]), (insertion, {"day_s": day_s, "report": report}))
-
-
-def forget_days(schema: str, ends_s: Iterable[float]) -> tuple[tuple[str, Values], ...]:
-    """Return the statements that delete the reports of the days in which runs ended: they lack a run."""
-    days_s = sorted({ended_at_s // DAY_S * DAY_S for ended_at_s in ends_s})
-    return tuple((f"DELETE FROM {schema}days WHERE day_s = :day_s", {"day_s": day_s}) for day_s in days_s)  # noqa: S608 - our schema
+def forget_days(schema: str, usages: Iterable[Usage]) -> tuple[tuple[str, Values], ...]:
+    """Return the statements that delete the reports of the days of *usages*, before and after these are recorded."""
+    deletion = f"DELETE FROM {schema}days WHERE"  # noqa: S608 - our schema
+    # A run that is recorded again may have ended on another day by what was known before.
+    replaced = (
+        f"{deletion} EXISTS (SELECT 1 FROM {schema}usage u WHERE u.manager = :manager AND u.job_id = :job_id"  # noqa: S608 - our schema
+        " AND u.started_at_s = :started_at_s AND u.number = :number"
+        f" AND u.ended_at_s >= {schema}days.day_s AND u.ended_at_s < {schema}days.day_s + {DAY_S})"
+    )
+    days_s = {usage.ended_at_s // DAY_S * DAY_S for usage in usages}
+    return (
+        *((f"{deletion} day_s = :day_s", {"day_s": day_s}) for day_s in sorted(days_s)),
+        *((replaced, {name: getattr(usage, name) for name in _RUN.split(", ")}) for usage in usages),
+    )
 
 
 def deletion(schema: str, table: str, *, keep_days: float, new_count: int) -> tuple[str, Values]:

@@ -16,7 +16,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,9 @@ class SqliteStore(DecisionStore):
         def insert(connection: sqlite3.Connection) -> None:
             for begin in range(0, len(rows), CHUNK_ROWS):
                 chunk = rows[begin : begin + CHUNK_ROWS]
-                connection.execute(_insertion(len(chunk)), tuple(chain.from_iterable(chunk)))
+                marks = ", ".join([f"({', '.join('?' * len(DECISION_COLUMNS))})"] * len(chunk))
+                insertion = f"INSERT INTO decisions ({', '.join(DECISION_COLUMNS)}) VALUES {marks}"  # noqa: S608 - our own names
+                connection.execute(insertion, tuple(chain.from_iterable(chunk)))
 
         self._write("decisions", len(rows), insert)
 
@@ -165,13 +166,6 @@ def _migrate(connection: sqlite3.Connection) -> None:
     if version < schema_version():
         connection.execute(f"PRAGMA user_version = {schema_version()}")
     connection.execute("COMMIT")
-
-
-@cache
-def _insertion(count: int) -> str:
-    """Return the statement that inserts *count* rows."""
-    marks = f"({', '.join('?' * len(DECISION_COLUMNS))})"
-    return f"INSERT INTO decisions ({', '.join(DECISION_COLUMNS)}) VALUES {', '.join([marks] * count)}"  # noqa: S608 - our own names
 
 
 def _inode(path: Path) -> int | None:

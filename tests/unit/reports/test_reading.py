@@ -58,13 +58,18 @@ def test_a_kept_day_is_read_and_its_runs_are_not(path: Path) -> None:
     with closing(opened(path)) as store:
         part, _ = Reader(store=store).read_span(FIRST_S, FIRST_S + DAY_S)
         assert part.run_count
-        store.record_day(FIRST_S, msgspec.json.encode(part))
+        store.claim_day(FIRST_S)
+        store.record_day(FIRST_S, msgspec.json.encode(part), Reader(store=store).form)
     assert (read(path).run_count, read(path).hours.booked) == (40, pytest.approx(before.hours.booked))
     with closing(opened(path)) as store:
-        store.record_day(FIRST_S, msgspec.json.encode(msgspec.structs.replace(part, run_count=1000)))
+        many = msgspec.json.encode(msgspec.structs.replace(part, run_count=1000))
+        store.record_day(FIRST_S, many, Reader(store=store).form)
     assert read(path).run_count == 1000 + 40 - part.run_count
     with closing(opened(path)) as store:
-        store.record_day(FIRST_S, b'{"of": "another release"}')
+        store.record_day(FIRST_S, b'{"of": "another release"}', Reader(store=store).form)
+    assert read(path) == before
+    with closing(opened(path)) as store:
+        store.record_day(FIRST_S, many, "other rules")
     assert read(path) == before
 
 

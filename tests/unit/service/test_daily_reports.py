@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.reports.reading import Reader, rules_of
 from gpusage.service import daily_reports
 from gpusage.service.daily_reports import DailyReports
 from gpusage.settings.configuration import Configuration
@@ -23,11 +24,17 @@ from gpusage_hooks.units import DAY_S, HOUR_S
 from records import USAGE
 
 NOW_S = 1_700_000_000 // DAY_S * DAY_S + 7 * HOUR_S
+FORM = Reader(store=None, rules=rules_of(Configuration(), builtin_catalogue())).form  # type: ignore[arg-type]
 DAYS = [NOW_S // DAY_S * DAY_S - count * DAY_S for count in (4, 3, 2, 1)]
 
 
 def store_at(path: Path) -> DecisionStore:
     return open_store(f"sqlite:///{path}/d.db")
+
+
+def task_at(path: Path) -> DailyReports:
+    snapshot = SimpleNamespace(advisor=SimpleNamespace(catalogue=builtin_catalogue()), configuration=Configuration())
+    return DailyReports(SimpleNamespace(snapshot=snapshot), partial(store_at, path))  # type: ignore[arg-type]
 
 
 def stored_days(path: Path, monkeypatch: pytest.MonkeyPatch, now_s: float, troubles: Sequence[str] = ()) -> list[float]:
@@ -39,12 +46,11 @@ def stored_days(path: Path, monkeypatch: pytest.MonkeyPatch, now_s: float, troub
     monkeypatch.setattr(daily_reports, "read_accounting", accounting)
     monkeypatch.setattr(daily_reports, "REST_S", 0.0)
     monkeypatch.setattr(time, "time", lambda: now_s)
-    snapshot = SimpleNamespace(advisor=SimpleNamespace(catalogue=builtin_catalogue()), configuration=Configuration())
-    task = DailyReports(SimpleNamespace(snapshot=snapshot), partial(store_at, path))  # type: ignore[arg-type]
+    task = task_at(path)
     task.run_once()
     assert task.error is None
     with closing(store_at(path)) as store:
-        return [day_s for day_s in DAYS if store.day(day_s)]
+        return [day_s for day_s in DAYS if store.day(day_s, FORM)]
 
 
 @pytest.fixture
@@ -61,13 +67,30 @@ def test_a_day_is_added_up_six_hours_after_its_end_and_again_after_a_late_run(
     assert stored_days(path, monkeypatch, NOW_S) == DAYS
     with closing(store_at(path)) as store:
         store.record_usage([replace(USAGE, job_id="late", ended_at_s=DAYS[1])])
-        assert store.day(DAYS[1]) is None
+        assert store.day(DAYS[1], FORM) is None
     assert stored_days(path, monkeypatch, NOW_S) == DAYS
     with closing(store_at(path)) as store:
-        assert '"run_count":1,' in (store.day(DAYS[1]) or b"").decode()
+        assert '"run_count":1,' in (store.day(DAYS[1], FORM) or b"").decode()
 
 
 def test_accounting_that_does_not_answer_is_waited_for_three_days(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stored_days(path, monkeypatch, NOW_S, troubles=["slurmdbd is away"]) == DAYS[:2]
     with closing(store_at(path)) as store:
-        assert "slurmdbd is away" in (store.day(DAYS[0]) or b"").decode()
+        assert "slurmdbd is away" in (store.day(DAYS[0], FORM) or b"").decode()
+
+
+def test_a_day_that_cannot_be_added_up_keeps_no_other_from_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def accounting(since_s: float, _: float, __: object) -> tuple[Sequence[Usage], tuple[str, ...]]:
+        if since_s < DAYS[1] <= since_s + DAY_S:
+            message = "a row that nobody can read"
+            raise ValueError(message)
+        return (), ()
+
+    monkeypatch.setattr(daily_reports, "REST_S", 0.0)
+    monkeypatch.setattr(time, "time", lambda: NOW_S)
+    monkeypatch.setattr(daily_reports, "read_accounting", accounting)
+    task = task_at(path)
+    task.run_once()
+    assert "nobody can read" in str(task.error)
+    with closing(store_at(path)) as store:
+        assert [day_s for day_s in DAYS if store.day(day_s, FORM)] == [DAYS[0], *DAYS[2:]]

@@ -35,12 +35,40 @@ def test_a_day_stays_until_a_run_of_it_is_recorded(store: DecisionStore) -> None
     store.record_usage([replace(USAGE, job_id="6", ended_at_s=TODAY_S - 1), USAGE])
     assert store.missing_days(TODAY_S + 2 * DAY_S) == [TODAY_S - DAY_S, TODAY_S, TODAY_S + DAY_S]
     for text in (b'{"a":1}', b'{"b":"2"}'):
+        store.claim_day(TODAY_S)
+        assert store.day(TODAY_S) is None
         store.record_day(TODAY_S, text)
         assert store.day(TODAY_S) == text
     store.record_usage([replace(USAGE, job_id="8", ended_at_s=TODAY_S - 1)])
     assert store.missing_days(TODAY_S + DAY_S) == [TODAY_S - DAY_S]
     store.record_usage([replace(USAGE, job_id="9")])
     assert store.day(TODAY_S) is None
+
+
+def test_a_run_that_is_recorded_while_its_day_is_added_up_leaves_the_day_missing(store: DecisionStore) -> None:
+    store.record_usage([USAGE])
+    store.claim_day(TODAY_S)
+    store.record_usage([replace(USAGE, job_id="late")])
+    store.record_day(TODAY_S, b"{}")
+    assert store.missing_days(TODAY_S + DAY_S) == [TODAY_S]
+
+
+def test_a_run_whose_end_moves_over_midnight_makes_both_days_be_added_up_again(store: DecisionStore) -> None:
+    """The monitor of jobs took it for ended before its node told its last second."""
+    store.record_usage([replace(USAGE, ended_at_s=TODAY_S - 1)])
+    for day_s in (TODAY_S - DAY_S, TODAY_S):
+        store.claim_day(day_s)
+        store.record_day(day_s, b"{}")
+    store.record_usage([replace(USAGE, ended_at_s=TODAY_S + 1)])
+    assert store.day(TODAY_S - DAY_S) is store.day(TODAY_S) is None
+
+
+def test_a_day_of_another_form_is_missing(store: DecisionStore) -> None:
+    store.record_usage([USAGE])
+    store.claim_day(TODAY_S)
+    store.record_day(TODAY_S, b"{}", "one")
+    assert (store.day(TODAY_S, "one"), store.day(TODAY_S, "other")) == (b"{}", None)
+    assert (store.missing_days(TODAY_S + DAY_S, "one"), store.missing_days(TODAY_S + DAY_S, "other")) == ([], [TODAY_S])
 
 
 def test_runs_and_decisions_are_found_by_when_they_were(store: DecisionStore, monkeypatch: pytest.MonkeyPatch) -> None:

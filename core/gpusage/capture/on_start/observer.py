@@ -348,7 +348,7 @@ class Run:
     def make_folder(self):
         """Make the folder of the record if one may be written, and remove one of many other scripts'."""
         folder, runs = self.record, os.path.dirname(self.record)
-        while not os.path.isdir(folder):
+        while folder and not os.path.isdir(folder):
             folder = os.path.dirname(folder)
         # A program that runs as somebody else (su, sudo -E) leaves nothing in this user's home; beyond a limit of file
         # sizes the system ends a program that has made Python heed this; the next sbatch removes what an array leaves.
@@ -362,7 +362,7 @@ class Run:
         # Each generated script has a folder of its own. To compare all would take long on a file server.
         os.makedirs(runs, 0o700, exist_ok=True)
         others = [each for each in os.scandir(runs) if each.is_dir(follow_symlinks=False)]
-        if len(others) >= MAXIMUM_SCRIPTS:
+        if len(others) >= MAXIMUM_SCRIPTS and os.path.basename(runs) == "runs":
             oldest = min(others[:COMPARED], key=lambda each: each.stat().st_mtime)
             for each in os.scandir(oldest):
                 os.unlink(each)

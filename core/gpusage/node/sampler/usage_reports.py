@@ -37,6 +37,8 @@ _LONGEST_JSON_BYTES = 65_536
 _DIGITS = 4
 _NEEDED = ("number", "user")
 """Fields without a default: a report has them, empty or not."""
+LONGEST_SILENCE_S = 900.0
+"""Of a sampler that lives: after this time its number is another process's."""
 RETENTION_S = 86_400.0
 """Time for which undelivered usage stays on the node."""
 
@@ -138,12 +140,19 @@ class UsageSpool:
 
     def finished_runs(self) -> Iterator[tuple[Path, Usage]]:
         """Yield the usage of every ended run; files that are too old or unreadable are removed."""
+        # Of samplers that were killed, also before they could begin.
+        for pid_file in self.path.glob(f"{self.prefix}*.pid"):
+            try:
+                os.kill(int(pid_file.read_text()), 0)
+            except (OSError, ValueError):  # noqa: PERF203 - each file for itself
+                pid_file.unlink(missing_ok=True)
+
         for file in sorted(self.path.glob(f"{self.prefix}*.json")):
-            # A job that is sampled still has a pid file. A sampler that was killed has left its own.
-            with suppress(OSError, ValueError):
-                os.kill(int((self.path / f"{file.name.rpartition('@')[0]}.pid").read_text()), 0)
-                continue
             with suppress(OSError):
+                # A job that is sampled has a pid file, and is saved every minute.
+                sampled = (self.path / f"{file.name.rpartition('@')[0]}.pid").exists()
+                if sampled and time.time() - file.stat().st_mtime < LONGEST_SILENCE_S:
+                    continue
                 try:
                     usage = msgspec.json.decode(file.read_bytes(), type=Usage)
                 except msgspec.MsgspecError:

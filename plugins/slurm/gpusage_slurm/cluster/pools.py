@@ -147,7 +147,8 @@ def exact_feature(site_type: str, nodes: Sequence[tuple[NodeState, set[str]]], u
         usual: The feature to take if it is one; else the first in the order of the alphabet, so that it stays the same.
     """
     on = [{*node.features} for node, types in nodes if types == {site_type}]
-    elsewhere = {word.casefold() for node, types in nodes if types != {site_type} for word in node.features}
+    others = [{*node.features, *node.possible_features} for node, types in nodes if types != {site_type}]
+    elsewhere = {word.casefold() for features in others for word in features}
     exact = sorted(feature for feature in set.intersection(*on) if feature.casefold() not in elsewhere) if on else []
     is_alone = all(types == {site_type} for _, types in nodes if site_type in types)
     if not is_alone or not exact:

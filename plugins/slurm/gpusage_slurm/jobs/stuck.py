@@ -193,7 +193,7 @@ def _other_type_reason(
     mark = parse_annotation(row["admin_comment"])
     if mark is None or not row["Reason"].startswith(WAITS_FOR_NODES) or not nodes.free:
         return "", other_types
-    named, job = mark.after.partition(", ")[0].split(":")[1], requests.request_of(row)
+    named, job = mark.after.partition(", ")[0].rpartition(":1")[0].rpartition(":")[2], requests.request_of(row)
     own = job.get("Features", NULL).replace(NULL, "")
     for gpu_type in (named, *other_types):
         for node in nodes.free:

@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from gpusage_hooks.types import Cluster, GpuPool, GpuRequest, NodeKind
@@ -38,7 +38,7 @@ class Confinement(NamedTuple):
 
 
 def find_confinement(
-    gpu_types: Sequence[str], request: GpuRequest, cluster: Cluster, *, by_features: bool
+    gpu_types: Sequence[str], request: GpuRequest, cluster: Cluster, can_hold: Callable[[Sequence[str]], bool]
 ) -> Confinement | None:
     """Return what leads *request* to the most GPUs of *gpu_types*; ``None`` where nothing leads to them alone.
 
@@ -46,7 +46,7 @@ def find_confinement(
         gpu_types: Names of the site's; of several that can be requested the first counts.
         request: One that names a type gets no other.
         cluster: As far as the job may use it.
-        by_features: Whether the job can be held by features.
+        can_hold: Returns whether the job's constraint has room for one of these features beside its own.
     """
     pools = requested_pools(request, cluster)
     places, others = _places_of(gpu_types, pools)
@@ -66,7 +66,7 @@ def find_confinement(
         return bool(by_type.other_types) and cluster.releases and len({pool.site_type for pool, _ in reached}) == 1
 
     words, reached = _features_of(gpu_types, places, others)
-    if not by_features or is_worse(reached):
+    if not can_hold(words) or is_worse(reached):
         reached = ()
     ways = [Confinement(_reached_count(reached, request, partitions), features=words), by_type]
 

@@ -114,8 +114,11 @@ def _whole_gpu(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster)
     if not request.required_gpus:
         return _preference(fields, request, cluster)
     own = fields.get("features", "")
-    is_plain = not fields.get("prefer") and _join_constraint("x", own) is not None
-    confined = find_confinement(request.required_gpus, request, cluster, by_features=is_plain)
+
+    def can_hold(words: Sequence[str]) -> bool:
+        return not fields.get("prefer") and _join_constraint("|".join(words), own) is not None
+
+    confined = find_confinement(request.required_gpus, request, cluster, can_hold)
     if confined is None:
         return _Change(trouble=_UNBOUND.format(", ".join(request.required_gpus)))
     if confined.gpu_type:
@@ -124,7 +127,7 @@ def _whole_gpu(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster)
         return _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}{more}")
 
     if confined.features:
-        held = _join_constraint("|".join(confined.features), own) or ""
+        held = _join_constraint("|".join(confined.features), own) or ""  # never empty: `can_hold` has tried it
         changes, after = {"set.features": held}, f"constraint {held}"
     else:
         excluded = ",".join(filter(None, (fields.get("exc_nodes", ""), confined.excluded)))

@@ -200,7 +200,10 @@ def _sample(folder: UsageSpool, job: SampledJob, note_memory: MemoryNote | None)
         return bool(usage.gpu)
     finally:
         device_file.unlink(missing_ok=True)
-        pid_file.unlink(missing_ok=True)
+        # The job may have begun again here, and its next sampler has written its own.
+        with suppress(OSError):
+            if pid_file.read_text().strip() == str(os.getpid()):
+                pid_file.unlink()
 
 
 class _EndOfJob:

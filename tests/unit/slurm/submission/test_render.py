@@ -402,6 +402,17 @@ def test_a_constraint_of_the_job_s_own_is_joined_and_its_preference_left() -> No
     assert rendered(own, pools=pools, required_gpus=("h100",)).fields == {"set.gres": "gpu:h100:1"}
 
 
+def test_features_too_many_for_a_constraint_leave_the_job_s_own_and_its_type_is_named() -> None:
+    """Each node had a feature of its own: the joined text was too long, and an empty constraint replaced the job's."""
+    hosts = tuple((f"host-g{number:03}", "ib") for number in range(150))
+    kinds = tuple(NodeKind(features=each, cpu_count=8, gpu_count=4) for each in hosts)
+    many = dataclasses.replace(place("h100", count=600), node_features=hosts, node_kinds=kinds)
+    job = job_of(tres_per_node="gres:gpu:1", features="ib")
+    assert rendered(job, pools=(many, place("v100", "ib", "old")), required_gpus=("h100",)).fields == {
+        "set.gres": "gpu:h100:1"
+    }
+
+
 def test_a_named_type_of_two_sizes_is_held_to_one_by_its_feature() -> None:
     pools = (place("a100-80", "gpu80", request="a100"), place("a100-40", request="a100"), place("t4", "gpu80"))
     job = job_of(tres_per_node="gres:gpu:a100:1")

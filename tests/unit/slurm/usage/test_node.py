@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import gpusage_slurm
-from gpusage.node.sampler.usage_reports import RETENTION_S, UsageSpool, parse_usage_reports
+from gpusage.node.sampler.usage_reports import LONGEST_SILENCE_S, RETENTION_S, UsageSpool, parse_usage_reports
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_slurm import scontrol
@@ -178,6 +178,16 @@ def test_a_job_whose_sampler_was_killed_is_posted(folder: UsageSpool) -> None:
     folder.file("7", "pid").write_text(str(sampler.pid))
     folder.save(ENDED)
     assert len(list(folder.finished_runs())) == 1
+    assert not folder.file("7", "pid").exists()
+
+
+def test_a_run_is_posted_though_another_process_has_its_sampler_s_number(folder: UsageSpool) -> None:
+    folder.file("7", "pid").write_text(str(os.getpid()))
+    folder.save(ENDED)
+    (file,) = folder.path.glob("*.json")
+    silent_s = time.time() - LONGEST_SILENCE_S - 1
+    os.utime(file, (silent_s, silent_s))
+    assert [usage.job_id for _, usage in folder.finished_runs()] == [ENDED.job_id]
 
 
 def test_a_requeued_job_keeps_its_first_run(folder: UsageSpool) -> None:
