@@ -337,8 +337,7 @@ class Run:
         words = (self.document["job"] or "0", self.document["program_digest"][-8:], "" if self.is_whole else "share.")
         path, is_written = self.path or os.path.join(self.record, "%s.%s.%sjson" % words), False
         try:
-            with open(path, "wb" if self.path else "xb", buffering=0) as file:
-                os.fchmod(file.fileno(), 0o600)
+            with open(path, "wb" if self.path else "xb", buffering=0, opener=private) as file:
                 self.path = path
                 is_written = len(text) <= MAXIMUM_CHARACTERS and file.write(text.encode("ascii")) == len(text)
         finally:
@@ -373,6 +372,11 @@ class Run:
 def name_of(value):
     """Return the full name of the class of *value*."""
     return ".".join(str(read(type(value))) for read in _NAMES)  # a metaclass may have attributes of its own
+
+
+def private(path, flags):
+    """Open a file that only its user reads, also where an error of the program's comes before its first byte."""
+    return os.open(path, flags, 0o600)
 
 
 def json_text(value):
