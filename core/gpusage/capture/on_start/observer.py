@@ -335,14 +335,21 @@ class Run:
         )
         text = "%s,%s" % (self.text[:-1], json_text(timed)[1:])
         words = (self.document["job"] or "0", self.document["program_digest"][-8:], "" if self.is_whole else "share.")
-        path, is_written = self.path or os.path.join(self.record, "%s.%s.%sjson" % words), False
+        path = os.path.join(self.record, "%s.%s.%sjson" % words)
+        if len(text) > MAXIMUM_CHARACTERS or (not self.path and os.path.exists(path)):
+            raise RuntimeError
+
+        # A record is whole or not there: a timer of the program's may raise between any two of these lines.
+        fresh = "%s.%d" % (path, self.process)
         try:
-            with open(path, "wb" if self.path else "xb", buffering=0, opener=private) as file:
-                self.path = path
-                is_written = len(text) <= MAXIMUM_CHARACTERS and file.write(text.encode("ascii")) == len(text)
+            with open(fresh, "xb", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                if file.write(text.encode("ascii")) != len(text):  # no room
+                    raise RuntimeError
+            os.rename(fresh, path)
+            self.path = path
         finally:
-            if self.path and not is_written:  # no room
-                os.unlink(path)
+            if os.path.exists(fresh):
+                os.unlink(fresh)
 
     def make_folder(self):
         """Make the folder of the record if one may be written, and remove one of many other scripts'."""
@@ -372,11 +379,6 @@ class Run:
 def name_of(value):
     """Return the full name of the class of *value*."""
     return ".".join(str(read(type(value))) for read in _NAMES)  # a metaclass may have attributes of its own
-
-
-def private(path, flags):
-    """Open a file that only its user reads, also where an error of the program's comes before its first byte."""
-    return os.open(path, flags, 0o600)
 
 
 def json_text(value):
