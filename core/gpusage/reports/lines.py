@@ -109,8 +109,8 @@ def _weeks(report: Report) -> Section:
         hours = week.hours
         values = (hours.booked, hours.used, hours.idle, hours.unseen, hours.freed)
         capacity = capacity_hours(report, week.since_s)
-        begin = time.strftime("%Y-%m-%d", time.gmtime(week.since_s))
-        rows.append((begin, f"{week.job_count:,}", amount(capacity) if capacity else "-", *map(amount, values)))
+        shown = amount(capacity) if capacity else "-"
+        rows.append((date(week.since_s), f"{week.job_count:,}", shown, *map(amount, values)))
     columns = ("week from", "jobs", "capacity", "booked", "used", "idle", "not seen", "freed")
     notes = [WEEKS_RULE]
     if before := report.previous:
@@ -273,6 +273,11 @@ def _trueness(report: Report) -> Section:
             notes.append(f"Promises to shares that were {name}: {counts}.")
     columns = ("model family", "figure", "runs", "observed/predicted", "inside")
     return Section(title="Predicted and observed", columns=columns, rows=rows, notes=(*notes, RULE))
+
+
+def date(seconds: float) -> str:
+    """Return the day, in UTC, of a time since 1970."""
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
 
 
 def day(seconds: float) -> str:

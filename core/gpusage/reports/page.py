@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from gpusage.reports.amounts import Amounts
 from gpusage.reports.breakdown import NAMES, Dimension
 from gpusage.reports.brief import brief
-from gpusage.reports.lines import MOST_GROUPS, NO_NAME, amount, by_title, sections, title
+from gpusage.reports.lines import MOST_GROUPS, NO_NAME, amount, by_title, date, sections, title
 from gpusage.reports.pages import bars, html
 from gpusage.reports.report import Report
 
@@ -43,14 +42,10 @@ def _plots(report: Report) -> dict[str, str]:
         groups[by_title(dimension)] = _plot(drawn, HOURS)
 
     return {
-        "GPU hours by week": _plot([_hours_bar(_week(each.since_s), each.hours) for each in report.weeks], HOURS),
+        "GPU hours by week": _plot([_hours_bar(date(each.since_s), each.hours) for each in report.weeks], HOURS),
         **groups,
         "GPU hours": _plot(hours, HOURS),
     }
-
-
-def _week(since_s: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(since_s))
 
 
 def _plot(plotted: Sequence[bars.Bar], colours: dict[str, str]) -> str:
