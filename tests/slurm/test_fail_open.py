@@ -120,7 +120,7 @@ def submit(cluster: Sandbox, count: int = SUBMISSIONS) -> list[str]:
         jobs.append(job)
         times_ms.append(submission_time_ms(cluster))
     slow = [after - before for before, after in pairwise(times_ms) if after - before > LIMIT_MS + SLACK_MS]
-    assert len(slow) <= count // 4, slow  # a busy machine can halt slurmctld itself, and again and again
+    assert len(slow) <= count // 25, slow  # a busy machine can halt slurmctld itself for a moment
     return jobs
 
 

@@ -26,7 +26,8 @@ from waiting import LIMIT_S, wait_until
 
 PROLOG = Path(gpusage_slurm.__file__).parent / "node" / "prolog.sh"
 PROGRAM = [sys.executable, "-m", "gpusage_slurm.usage.node"]
-JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(os.geteuid()), "CUDA_VISIBLE_DEVICES": "0"}
+# The sampler looks at every process of this machine: other tests beside this one have a job 7.
+JOB = {"SLURM_JOB_ID": f"9{os.getpid():07}", "SLURM_JOB_UID": str(os.geteuid()), "CUDA_VISIBLE_DEVICES": "0"}
 SHARE = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
 
 ENDED = replace(
