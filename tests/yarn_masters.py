@@ -112,7 +112,7 @@ def bindings(sandbox: Sandbox, node: str) -> dict[str, tuple[str, int]]:
         each["id"] for each in (answer["containers"] or {"container": []})["container"] if each["state"] != "DONE"
     ]
     known = {}
-    for script in sandbox.layout.container_logs(node).glob("*/*/launch_container.sh"):
+    for script in (sandbox.layout.state / node).glob("local/nmPrivate/*/*/launch_container.sh"):
         exported = dict(
             re.findall(r'^export (CUDA_VISIBLE_DEVICES|GPUSAGE_SHARE)="([^"]*)"$', script.read_text(), re.MULTILINE)
         )

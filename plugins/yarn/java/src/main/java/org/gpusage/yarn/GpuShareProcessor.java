@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Collectors;
@@ -25,12 +26,16 @@ import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.api.records.SchedulingRequest;
+import org.apache.hadoop.yarn.exceptions.InvalidResourceRequestException;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -87,19 +92,31 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       Metrics.recordFailure("processor.register", failure);
     }
     next.registerApplicationMaster(attempt, request, response);
+    try {
+      if (rm != null && forWholeGpus) {
+        showWholeGpus(response);
+      }
+    } catch (Exception failure) {
+      Metrics.recordFailure("processor.register's answer", failure);
+    }
   }
 
   @Override
   public void allocate(ApplicationAttemptId attempt, AllocateRequest request, AllocateResponse response)
       throws YarnException {
     RequestConverter converter = null;
+    String refusal = "";
     try {
       if (rm != null) {
         converter = converterOf(attempt);
         convert(converter, attempt, request);
+        refusal = convertConstrained(converter, attempt, request);
       }
     } catch (Exception failure) {
       Metrics.recordFailure("processor.allocate", failure);
+    }
+    if (!refusal.isEmpty()) {
+      throw new InvalidResourceRequestException(refusal);
     }
     next.allocate(attempt, request, response);
     try {
@@ -135,6 +152,17 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     converterOf(attempt);
   }
 
+  /** Let the answer say how many GPUs a container may have where nodes offer them as shares: Flink looks there before it asks. */
+  private void showWholeGpus(RegisterApplicationMasterResponse response) {
+    Resource most = response.getMaximumResourceCapability();
+    boolean sharesOnly = NodeGpus.amount(most, Settings.GPU_RESOURCE) == 0 && NodeGpus.amount(most, share) >= Settings.WHOLE_GPU;
+    if (sharesOnly && ResourceUtils.getResourceTypeIndex().containsKey(Settings.GPU_RESOURCE)) {
+      Resource shown = Resource.newInstance(most);
+      shown.setResourceValue(Settings.GPU_RESOURCE, NodeGpus.amount(most, share) / Settings.WHOLE_GPU);
+      response.setMaximumResourceCapability(shown);
+    }
+  }
+
   void end(ApplicationAttemptId attempt) {
     applications.remove(attempt);
   }
@@ -163,6 +191,46 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     if (!fallbacks.isEmpty()) {
       Metrics.count(Metrics.Counter.FALLBACKS);
       LOG.info("gpusage: {} asks for {} now", attempt, fallbacks.get(0).getNodeLabelExpression());
+    }
+  }
+
+  /**
+   * Give requests with placement constraints shares for their GPUs where the queue's nodes offer shares alone; without this YARN lowers what they
+   * ask for to what there is, which is nothing.
+   *
+   * @return why one of them is refused; nothing if none is
+   */
+  private String convertConstrained(RequestConverter converter, ApplicationAttemptId attempt, AllocateRequest request) {
+    List<SchedulingRequest> requested = request.getSchedulingRequests();
+    if (requested == null || requested.isEmpty()) {
+      return "";
+    }
+    Resource most = most(attempt);
+    boolean sharesOnly = converter != null && forWholeGpus && NodeGpus.amount(most, Settings.GPU_RESOURCE) == 0 && NodeGpus.amount(most, share) > 0;
+    List<SchedulingRequest> changed = new ArrayList<>();
+    for (SchedulingRequest ask : requested) {
+      SchedulingRequest ours = sharesOnly ? converter.convertConstrained(ask) : ask;
+      long shares = ours.getResourceSizing() == null ? 0 : NodeGpus.amount(ours.getResourceSizing().getResources(), share);
+      if (shares > NodeGpus.amount(most, share)) {
+        return "A container of this queue can have " + NodeGpus.amount(most, share) + " of " + share + "; got " + shares + ". Ask for fewer GPUs.";
+      }
+      if (NodeGpus.hasReserved(ours.getAllocationTags())) {
+        return "Allocation tags that begin with " + NodeGpus.RESERVED + " say which GPU a container has; got one in a request. Rename it.";
+      }
+      changed.add(ours);
+    }
+    if (sharesOnly && rm.getScheduler() instanceof CapacityScheduler) {
+      showNodes((CapacityScheduler) rm.getScheduler());
+    }
+    request.setSchedulingRequests(changed);
+    return "";
+  }
+
+  /** Show our calculator every node: YARN's own allocator for constraints asks it about nodes that none of ours may have shown it. */
+  private void showNodes(CapacityScheduler scheduler) {
+    if (scheduler.getResourceCalculator() instanceof GpuShareResourceCalculator) {
+      GpuShareResourceCalculator calculator = (GpuShareResourceCalculator) scheduler.getResourceCalculator();
+      rm.getRMNodes().keySet().stream().map(scheduler::getNode).filter(Objects::nonNull).forEach(calculator::know);
     }
   }
 

@@ -23,9 +23,12 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
  * best fit would put it.
  */
 final class NodeGpus {
-  private static final String GPU = "gpusage-gpu-";
-  private static final String THREADS = "gpusage-threads-";
-  private static final String APART = "gpusage-apart";
+  /** How our tags begin; the processor refuses those of users that begin so. */
+  static final String RESERVED = "gpusage-";
+
+  private static final String GPU = RESERVED + "gpu-";
+  private static final String THREADS = RESERVED + "threads-";
+  private static final String APART = RESERVED + "apart";
 
   private static final int MOST_GPUS = 1024;
 
@@ -146,6 +149,10 @@ final class NodeGpus {
       }
     }
     return 0;
+  }
+
+  static boolean hasReserved(Collection<String> tags) {
+    return tags != null && tags.stream().anyMatch(tag -> tag.startsWith(RESERVED));
   }
 
   static boolean isApart(Collection<String> tags) {

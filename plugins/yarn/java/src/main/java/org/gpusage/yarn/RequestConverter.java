@@ -19,6 +19,8 @@ import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.api.records.ResourceSizing;
+import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
 /**
@@ -134,6 +136,24 @@ final class RequestConverter {
       }
     }
     return changed;
+  }
+
+  /** Return {@code ask}, which has placement constraints, for shares of 100 in place of its GPUs; itself if it wants none. */
+  SchedulingRequest convertConstrained(SchedulingRequest ask) {
+    Resource requested = ask.getResourceSizing() == null ? null : ask.getResourceSizing().getResources();
+    long gpus = amount(requested, Settings.GPU_RESOURCE);
+    if (gpus == 0) {
+      return ask;
+    }
+    requestedGpus.put(new SchedulerRequestKey(ask.getPriority(), ask.getAllocationRequestId(), null), gpus);
+    return SchedulingRequest.newBuilder()
+        .allocationRequestId(ask.getAllocationRequestId())
+        .priority(ask.getPriority())
+        .executionType(ask.getExecutionType())
+        .allocationTags(ask.getAllocationTags())
+        .placementConstraintExpression(ask.getPlacementConstraint())
+        .resourceSizing(ResourceSizing.newInstance(ask.getResourceSizing().getNumAllocations(), wholeShares(requested, share)))
+        .build();
   }
 
   /**
