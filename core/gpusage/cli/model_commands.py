@@ -84,6 +84,13 @@ Examples:
     help="Name the cheapest GPU on which the run ends within TIME, such as 8h; needs --steps.",
 )
 @click.option(
+    "--price",
+    "prices",
+    metavar="[GPU=]N[,...]",
+    callback=options.read_prices,
+    help="What an hour of any GPU, or of each named one, costs; needs --steps or --serve.  [default: the site's]",
+)
+@click.option(
     "--explain",
     "explains",
     is_flag=True,

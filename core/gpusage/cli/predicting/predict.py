@@ -58,6 +58,9 @@ def predict(
     if run["requests_per_s"] is not None and not run["serves"]:
         message = "Option --rate needs --serve; got it alone. Add --serve."
         raise click.UsageError(message)
+    if run["prices"] and not (run["serves"] or run["steps"]):
+        message = "Option --price needs --steps or --serve; got it alone. Add --steps 10000."
+        raise click.UsageError(message)
     if run["first_token_s"] is not None and run["requests_per_s"] is None:
         message = "Option --p99 needs --rate; got it alone. Add --rate 5/s."
         raise click.UsageError(message)
@@ -193,7 +196,7 @@ def _response(prediction: Prediction, run: Mapping[str, Any], *, is_named: bool,
     if workload.steps is not None or run["deadline_s"] is not None:
         from gpusage.cli.predicting import money
 
-        bill = money.bill_of(needs, workload, run["deadline_s"], advisor().catalogue)
+        bill = money.bill_of(needs, workload, run["deadline_s"], advisor().catalogue, run["prices"])
     if not explains:
         return Response(prediction, (), bill)
 
@@ -250,7 +253,10 @@ def _document(answer: Response, *, explains: bool) -> dict[str, Any]:
     """Return one prediction as JSON."""
     graph, run, needs, first = answer.prediction
     new_tokens = run.generate.new_tokens if run.generate else None
-    rows = [documents.need(need, first=first, steps=run.steps, new_tokens=new_tokens) for need in needs]
+    rows = [
+        {**documents.need(need, first=first, steps=run.steps, new_tokens=new_tokens), "fit": need_table.fit_word(need)}
+        for need in needs
+    ]
     if explains:
         from gpusage.cli.predicting import explain
 

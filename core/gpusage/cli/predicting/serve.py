@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusage.cli import documents, options, tables
 from gpusage.cli.cards.graph_cache import read_graph
-from gpusage.cli.predicting.money import site_prices
+from gpusage.cli.predicting.money import prices_per_hour
 from gpusage.decisions.advisor import advisor
 from gpusage.decisions.prediction import request_with_model_settings
 from gpusage.predictors.intervals import interval_around
@@ -117,7 +117,7 @@ def _document(graph: ModelGraph, workload: Workload, gpu: Gpu, run: Mapping[str,
             "tokens_per_s_per_user": serving.user_tokens_per_s,
             "tokens_per_s": serving.tokens_per_s,
         }
-        price_per_hour = site_prices(advisor().catalogue).get(gpu.name)
+        price_per_hour = prices_per_hour(advisor().catalogue, run["prices"]).get(gpu.name)
         if price_per_hour is not None:
             values["cost_per_million_tokens"] = price_per_hour / HOUR_S / serving.tokens_per_s * MILLION
         document |= {name: documents.interval(interval_around(value, serving.factor)) for name, value in values.items()}

@@ -177,7 +177,17 @@ class _Interpreter:
             raise _mismatch(node, inputs)
 
         branch = graphs[0 if condition[0] else 1] if condition else max(graphs, key=lambda graph: len(graph.nodes))
-        return list(self._run_graph(branch, _Scope({}, branch.declared, scope, scope.depth + 1)))
+        outputs = self._run_graph(branch, _Scope({}, branch.declared, scope, scope.depth + 1))
+        if condition or not inputs or inputs[0] is None:
+            return list(outputs)
+
+        # What comes out follows from the condition, too: without this the net that computes it would lead nowhere.
+        results = []
+        for name, output in zip(node.outputs, outputs, strict=False):
+            view = OnnxNode(name, "Reshape", "", (), (name,), {})
+            of_output = Result(output.shape, output.element_type)
+            results += self._record(view, (output, inputs[0]), [of_output], known=not output.is_estimated)
+        return results
 
     def _run_loop(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
         """Run all iterations of a loop; if their number is unknown or very large, record an unknown operator."""
