@@ -37,8 +37,6 @@ Group = Literal["model", "run", "known", "accepted"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 TRAINING: tuple[Mode, ...] = ("train",)
 INFERENCE: tuple[Mode, ...] = ("infer",)
-LORA_PRECISIONS: Mapping[str, Precision] = MappingProxyType({"fp16": "fp16-pure", "bf16": "bf16-pure"})
-"""What half precision means beside adapters: the model below is loaded in two bytes, and nothing casts it."""
 QUANTISED: tuple[Precision, ...] = ("int8", "int4", "fp8", "nf4")
 """Precisions of weights, in inference and below adapters that are trained; what passes has two bytes."""
 
@@ -155,8 +153,7 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             default="no adapters",
             modes=TRAINING,
             help="Training: rank of the LoRA adapters beside all linear layers; only they are trained.",
-            details="With precision=nf4 this is QLoRA; fp16 and bf16 then mean -pure: frozen weights have two bytes. If "
-            "only some layers have adapters, write `trainable=SHARE`.",
+            details="With precision=nf4 this is QLoRA; fp16, bf16 mean -pure. For some layers write `trainable=SHARE`.",
         ),
         "checkpointing": _row(
             Switch(),
@@ -385,9 +382,6 @@ def make_workload(values: Mapping[str, Any]) -> Workload:
             tables[table][field] = part
 
     slo = Slo(**tables["slo"]) if tables["slo"] else None
-    run = tables[""]
-    if "lora" in run:
-        run["precision"] = LORA_PRECISIONS.get(run.get("precision", ""), run.get("precision", _DEFAULT.precision))
     return Workload(**tables[""], slo=slo, alone=SoloRun(**tables["alone"]))
 
 

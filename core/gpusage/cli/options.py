@@ -138,6 +138,11 @@ def read_prices(_: click.Context, __: click.Parameter, text: str | None) -> dict
         raise click.BadParameter(message) from error
 
 
+PRICE_HELP = "What an hour of any GPU, or of each named one, costs; needs --steps or --serve.  [default: the site's]"
+price_option = click.option("--price", "prices", metavar="[GPU=]N[,...]", callback=read_prices, help=PRICE_HELP)
+"""Adds prices of the user's own as ``prices``."""
+
+
 def read_rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
     """Return requests a second, written ``5`` or ``5/s``."""
     return None if text is None else _read_value(JOB_KEYS["rate"].kind, "rate", text)

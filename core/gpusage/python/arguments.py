@@ -11,8 +11,9 @@ from typing import Any, TypedDict
 
 from gpusage_hooks.comment import contradictions
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.job_keys import JOB_KEYS, LORA_PRECISIONS, JobKey
+from gpusage_hooks.job_keys import JOB_KEYS, JobKey
 from gpusage_hooks.job_values import (
+    LORA_PRECISIONS,
     MAXIMUM_COUNT,
     SHOWN_LENGTH,
     Bandwidth,
@@ -115,8 +116,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
 
     if "generate" in values:
         known.setdefault("mode", "infer")  # only a model that answers has tokens to generate
-    if known.get("lora"):
-        known["precision"] = LORA_PRECISIONS.get(known.get("precision", ""), known.get("precision", "fp32"))
+    if known.get("lora") and known.get("precision") in LORA_PRECISIONS:
+        known["precision"] = LORA_PRECISIONS[known["precision"]]
     return Workload(**known)
 
 

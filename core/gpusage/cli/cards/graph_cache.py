@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from threading import Timer
 from typing import TYPE_CHECKING
 
 import click
@@ -34,7 +33,6 @@ if TYPE_CHECKING:  # commands import this before they know whether they predict
 
 MAXIMUM_CONFIGURATION_BYTES = 1024 * 1024
 MAXIMUM_GRAPH_BYTES = 16 * 1024 * 1024
-SILENT_S = 2.0
 _FORMAT = "1"
 _READERS = ("graphs/**/*",)
 _LIBRARIES = ("torch", "transformers", "diffusers")
@@ -47,24 +45,18 @@ def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]
         GraphError: As `Advisor.read`.
     """
     path = _cache_path(source, shape) if advisor.hooks.are_ours("read_model") else None
-    if path is not None:
-        try:
-            return parse_graph(read_own(path, MAXIMUM_GRAPH_BYTES) or b"", "Graph")
-        except GraphError:  # none is cached, or another version wrote it
-            pass
+    if path is None:
+        return advisor.read(source, shape)
 
-    # A person who waits is told for what; a script needs no word of it.
-    until = f"; the next call finds it in {path.parent}" if path else ""
-    timer = Timer(SILENT_S, click.echo, (f"Reading {source}{until}.",), {"err": True})
-    timer.daemon = True
-    if sys.stderr.isatty():
-        timer.start()
     try:
-        graph = advisor.read(source, shape)
-    finally:
-        timer.cancel()
-    if path is not None:
-        write_atomically(path, compact_json(to_document(graph)).encode("utf-8"))
+        return parse_graph(read_own(path, MAXIMUM_GRAPH_BYTES) or b"", "Graph")
+    except GraphError:  # none is cached, or another version wrote it
+        pass
+    # A person waits many seconds, once; a script needs no word of it.
+    if sys.stderr.isatty():
+        click.echo(f"Building {source} on shapes alone; the next call finds it in {path.parent}.", err=True)
+    graph = advisor.read(source, shape)
+    write_atomically(path, compact_json(to_document(graph)).encode("utf-8"))
     return graph
 
 

@@ -60,9 +60,8 @@ def fit_word(need: GpuNeed) -> str:
     """Return whether the memory fits: ``yes`` by its upper end, ``tight`` by the point alone, or ``no``."""
     if need.fits:
         return "yes"
-    room = advisor().catalogue.find(need.gpu).memory_bytes
-    if need.share_percent < WHOLE_PERCENT:
-        room = memory_cap_bytes(room, need.share_percent)
+    whole, percent = advisor().catalogue.find(need.gpu).memory_bytes, need.share_percent
+    room = whole if percent == WHOLE_PERCENT else memory_cap_bytes(whole, percent)
     return "tight" if need.required_bytes.value <= room else "no"
 
 

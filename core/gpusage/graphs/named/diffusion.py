@@ -1,4 +1,4 @@
-"""Builds one pass of a denoiser from a configuration of diffusers: a UNet, or a transformer such as those of SD3 and Flux.
+"""Builds one pass of a denoiser from a configuration of diffusers: a UNet, or a transformer as SD3 and Flux have it.
 
 The class is diffusers' own; the sizes of its inputs follow from the configuration's numbers, by the names of `forward`.
 """
@@ -12,7 +12,7 @@ from gpusage.graphs.model_files import printable, quoted
 from gpusage.graphs.torch.libraries import import_library
 from gpusage_hooks.errors import GraphError
 
-PASS_NOTE = (
+DENOISER_NOTE = (
     "One pass of the denoiser: a picture takes as many as its sampler has steps, of twice the batch with guidance by "
     "a second prompt; the text encoder and the decoder of pictures come on top."
 )
@@ -22,6 +22,7 @@ _CLIP_TOKENS, _SD3_TOKENS, _FLUX_TOKENS = 77, 333, 512
 _PATCHES, _PLACE = 4096, 3
 # Of SDXL: the sizes of the original and of the target, and where it was cut.
 _TIME_IDS = 6
+REFUSAL = "Model {} must {}; got {}. Run its program under 'gpusage capture', or export it to ONNX or .pt2."
 Sizes = dict[str, tuple[int, ...]]
 
 
@@ -34,11 +35,8 @@ def build_denoiser(configuration: dict[str, Any], source: str) -> Any:  # a torc
     diffusers, name = import_library("diffusers"), str(configuration["_class_name"])
     kind = getattr(diffusers, name, None)
     if not isinstance(kind, type) or not issubclass(kind, diffusers.ModelMixin):
-        message = (
-            f"Model {quoted(source)} must be of a class that diffusers {diffusers.__version__} defines; got "
-            f"{quoted(name)}. Run its program under 'gpusage capture', or export it to ONNX or .pt2."
-        )
-        raise GraphError(message)
+        rule = f"be of a class that diffusers {diffusers.__version__} defines"
+        raise GraphError(REFUSAL.format(quoted(source), rule, quoted(name)))
     return kind.from_config({key: value for key, value in configuration.items() if key != "auto_map"})
 
 
@@ -60,28 +58,26 @@ def input_sizes(model: Any, source: str) -> Sizes:  # a torch.nn.Module
         "timestep": (),
         "encoder_hidden_states": (tokens, text or config.get("cross_attention_dim")),
         "pooled_projections": (config.get("pooled_projection_dim"),),
-        **({"guidance": ()} if config.get("guidance_embeds") else {}),
+        "guidance": (),
     }
-    sizes = {name: known[name] for name in parameters if name in known}
+    sizes = {
+        name: known[name] for name in parameters if name in known and (name != "guidance" or config.guidance_embeds)
+    }
     if config.get("addition_embed_type") == "text_time":
         width = config.projection_class_embeddings_input_dim - _TIME_IDS * config.addition_time_embed_dim
         sizes |= {"text_embeds": (width,), "time_ids": (_TIME_IDS,)}
     if "timestep" in sizes and all(isinstance(size, int) and size > 0 for each in sizes.values() for size in each):
         return sizes
-    message = (
-        f"Model {quoted(source)} must take a picture, its time and a text as a UNet, SD3 or Flux does; got "
-        f"{printable(type(model).__name__)}. Run its program under 'gpusage capture', or export it to ONNX or .pt2."
-    )
-    raise GraphError(message)
+    rule = "take a picture, its time and a text as a UNet, SD3 or Flux does"
+    raise GraphError(REFUSAL.format(quoted(source), rule, printable(type(model).__name__)))
 
 
 def example_inputs(model: Any, sizes: Sizes) -> dict[str, Any]:  # a torch.nn.Module
     """Return inputs of *sizes* for two samples, on the meta device, and what follows from them."""
     torch = import_library("torch")
     inputs = {name: torch.empty((2, *size), device="meta") for name, size in sizes.items()}
-    added = {name: inputs.pop(name) for name in ("text_embeds", "time_ids") if name in inputs}
-    if added:
-        inputs["added_cond_kwargs"] = added
+    if "time_ids" in inputs:
+        inputs["added_cond_kwargs"] = {name: inputs.pop(name) for name in ("text_embeds", "time_ids")}
     if "img_ids" in inspect.signature(model.forward).parameters:
         # Places of patches and of words are the same for all samples.
         for name, of in (("img_ids", "hidden_states"), ("txt_ids", "encoder_hidden_states")):

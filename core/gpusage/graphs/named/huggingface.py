@@ -26,16 +26,12 @@ MAXIMUM_REPEATS = 512
 """Of layers, blocks and the like; the deepest published models have fewer than 200 layers."""
 MAXIMUM_NUMBER = 2**31
 DEFAULT_SEQUENCE = 128
-TEXT_NOTE = (
-    "A pass over text alone is predicted, with the weights of all parts in memory: how its images go in depends on "
-    "values. 'gpusage capture' sees a whole step."
-)
+TEXT_NOTE = "Text alone is predicted: how images go in depends on values. 'gpusage capture' sees a whole step."
 _SEQUENCE_RANK = 2
 
-_REPEATS = re.compile(r"layer|depth|block|expert|stage|stack|group")
-_WIDTHS = re.compile(r"size|dim|channels")
+_REPEATS = re.compile(r"(?!.*(size|dim|channels)).*(layer|depth|block|expert|stage|stack|group)")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_SAME_SIZES = re.compile(r"(-chat|-instruct)?(-v0\.\d)?(-hf)?$")
+_SAME_SIZES = re.compile(r"(-chat|-instruct|-it|-base|-thinking)?(-v0\.\d)?(-\d{4})?(-hf|-diffusers)?$")
 # Keys that would load code or weights, or that name the origin of the file.
 _IGNORED_KEYS = ("auto_map", "quantization_config", "transformers_version", "_name_or_path", "_commit_hash")
 
@@ -115,8 +111,8 @@ def known_models() -> dict[str, dict[str, Any]]:
 def _canonical_name(name: str) -> str:
     """Return the Hub's *name* as gpusage writes it: ``llama-2-7b`` of ``meta-llama/Llama-2-7b-hf``.
 
-    Without the organization, capitals, ``Meta-`` and suffixes for a format or a tuning, which change no size: ``-hf``,
-    ``-chat``, ``-Instruct-v0.2``.
+    Without the organization, capitals, ``Meta-`` and suffixes for a format, a month or a tuning, which change no size:
+    ``-hf``, ``-it``, ``-Instruct-v0.2``.
     """
     short = name.rpartition("/")[2].lower().removeprefix("meta-")
     return short if short in known_models() else _SAME_SIZES.sub("", short)
@@ -158,9 +154,13 @@ def _build_graph(
     model = build_on_meta(lambda: build(configuration, source), source)
     if is_denoiser:
         sizes = with_shape(diffusion.input_sizes(model, source), shape, {})
-        inputs, notes = diffusion.example_inputs(model, sizes), [diffusion.PASS_NOTE]
+        inputs, notes = diffusion.example_inputs(model, sizes), [diffusion.DENOISER_NOTE]
     else:
-        inputs, notes = example_inputs(model, shape), _notes_on_parts(model, configuration)
+        inputs, notes = example_inputs(model, shape), []
+        if (kind := configuration["model_type"]) not in import_library("transformers").CONFIG_MAPPING:
+            notes = [
+                f"transformers does not define {printable(kind)}: {type(model).__name__} is predicted in its place."
+            ]
     read = partial(graph_from_module, model, (), name=printable(name), origin=source)
     try:
         graph = read(keywords=inputs)
@@ -168,25 +168,15 @@ def _build_graph(
         # How a picture's patches go into the text depends on values, or on inputs that its processor makes.
         if {"input_ids", "pixel_values"} - inputs.keys():
             raise
+        notes.append(TEXT_NOTE)
         try:
-            graph, notes = read(keywords={"input_ids": inputs["input_ids"]}), [*notes, TEXT_NOTE]
+            graph = read(keywords={"input_ids": inputs["input_ids"]})
         except GraphError:
             if not (text := _text_of(configuration)):
                 raise
             graph = _build_graph(text, name, source, shape)
-            notes = ["Its text model alone is predicted, by text_config; the others do not run on shapes alone."]
     graph = replace(graph, notes=(*graph.notes, *notes))
     return with_quantized_weights(graph, configuration.get("quantization_config"))
-
-
-def _notes_on_parts(model: Any, configuration: Mapping[str, Any]) -> list[str]:  # a torch.nn.Module
-    """Return what stands for a type of models that transformers does not define."""
-    kind = configuration["model_type"]
-    if kind in import_library("transformers").CONFIG_MAPPING:
-        return []
-    if _text_of(configuration).get("model_type") == model.config.model_type:
-        return [f"transformers does not define {printable(kind)}: its text model alone is predicted, by text_config."]
-    return [f"transformers does not define {printable(kind)}: it is built as {type(model).__name__}, as it says."]
 
 
 def _text_of(configuration: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,8 +186,7 @@ def _text_of(configuration: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     # A part names no class: that of its type with the layer that writes words.
     heads = import_library("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    head = heads.get(text["model_type"])
-    return {**({"architectures": [head]} if isinstance(head, str) else {}), **text}
+    return {"architectures": [heads.get(text["model_type"])], **text}
 
 
 def _with_defaults(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -217,8 +206,7 @@ def _with_defaults(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> Mod
 def _check_numbers(configuration: object, source: str) -> None:
     """Reject a configuration of millions of layers, which would take its builder hours and all memory."""
     for key, number in _iter_integers(configuration, ""):
-        counts = _REPEATS.search(key) and not _WIDTHS.search(key)
-        limit = MAXIMUM_REPEATS if counts else MAXIMUM_NUMBER
+        limit = MAXIMUM_REPEATS if _REPEATS.match(key) else MAXIMUM_NUMBER
         if abs(number) > limit:
             message = (
                 f"Configuration of model {quoted(source)} must have {quoted(key)} of at most {limit}; "
@@ -271,8 +259,11 @@ def build_model(configuration: dict[str, Any], source: str) -> Any:  # a torch.n
     config = config_class.from_dict({**arguments, "model_type": config_class.model_type})
     # A cache of keys and values is counted by its rule, not by the graph.
     config.use_cache = False
-    model = architecture(config) if architecture else transformers.AutoModel.from_config(config, trust_remote_code=False)
-    return _without_padding_warning(model, transformers)
+    if architecture is None:
+        return _without_padding_warning(
+            transformers.AutoModel.from_config(config, trust_remote_code=False), transformers
+        )
+    return _without_padding_warning(architecture(config), transformers)
 
 
 def _without_padding_warning(model: Any, transformers: Any) -> Any:  # libraries without types

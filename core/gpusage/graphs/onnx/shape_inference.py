@@ -180,14 +180,10 @@ class _Interpreter:
         outputs = self._run_graph(branch, _Scope({}, branch.declared, scope, scope.depth + 1))
         if condition or not inputs or inputs[0] is None:
             return list(outputs)
-
-        # What comes out follows from the condition, too: without this the net that computes it would lead nowhere.
-        results = []
-        for name, output in zip(node.outputs, outputs, strict=False):
-            view = OnnxNode(name, "Reshape", "", (), (name,), {})
-            of_output = Result(output.shape, output.element_type)
-            results += self._record(view, (output, inputs[0]), [of_output], known=not output.is_estimated)
-        return results
+        # What comes out follows from the condition, too: else the net that computes it would lead nowhere.
+        results = [Result(one.shape, one.element_type) for one in outputs]
+        known = not any(one.is_estimated for one in outputs)
+        return self._record(replace(node, op_type="Reshape"), (*outputs, inputs[0]), results, known=known)
 
     def _run_loop(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
         """Run all iterations of a loop; if their number is unknown or very large, record an unknown operator."""

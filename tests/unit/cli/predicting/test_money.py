@@ -105,9 +105,7 @@ def test_where_no_gpu_with_a_price_is_in_time_the_sentence_claims_no_more() -> N
 
 
 @pytest.mark.usefixtures("priced")
-@pytest.mark.parametrize(
-    ("price", "expected"), [("2.5", [2.5, 2.5, 2.5]), ("t4=0.1,h100=3", [0.1, None, 3.0])]
-)
+@pytest.mark.parametrize(("price", "expected"), [("2.5", [2.5, 2.5, 2.5]), ("t4=0.1,h100=3", [0.1, None, 3.0])])
 def test_a_price_of_the_users_own_takes_the_place_of_the_sites(price: str, expected: list[float | None]) -> None:
     needs = predicted("--steps", "100000", "--price", price)["needs"]
     hours = [need["cost"]["value"] / need["run_time_s"]["value"] * 3600 if "cost" in need else None for need in needs]
@@ -117,7 +115,7 @@ def test_a_price_of_the_users_own_takes_the_place_of_the_sites(price: str, expec
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        (["--price", "2.5"], "Option --price needs --steps or --serve; got it alone."),
+        (["--price", "2.5"], "Option --price needs --serve or --steps; got it alone."),
         (["--price", "t4=cheap", "--steps", "5"], "must be a price, or GPU=PRICE joined by commas; got 't4=cheap'"),
         (["--price", "v999=1", "--steps", "5"], "Option --price must name a GPU of the catalogue"),
         (["--price", "t4=-1", "--steps", "5"], "Option --price must be a number of at least 0; got -1.0"),

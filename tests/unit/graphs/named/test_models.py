@@ -112,7 +112,7 @@ def test_the_hubs_spelling_of_a_known_model_is_understood(name: str, known: str)
         ("google/gemma-3-1b-it", 999_885_952),
         ("openai/gpt-oss-20b", 20_914_757_184),
         ("microsoft/phi-4", 14_659_507_200),
-        ("deepseek-ai/DeepSeek-V3", 671_026_419_200),
+        ("deepseek-ai/DeepSeek-V3-0324", 671_026_419_200 - 58 * 256),  # the biases of its experts' choice are buffers
         ("sentence-transformers/all-MiniLM-L6-v2", 22_713_216),
         ("stabilityai/stable-diffusion-xl-base-1.0", 2_567_463_684),
         ("stabilityai/stable-diffusion-3-medium-diffusers", 2_028_328_000),
@@ -261,7 +261,7 @@ def test_a_newer_model_of_images_and_text_is_its_text_model_with_a_note(tmp_path
         "vocab_size": 99,
     }
     graph = read(folder(tmp_path, model_type="acme_vl", text_config={**text, "num_attention_heads": 4}))
-    assert "transformers does not define acme_vl: its text model alone is predicted, by text_config." in graph.notes
+    assert "transformers does not define acme_vl: LlamaForCausalLM is predicted in its place." in graph.notes
     assert graph.parameter_count == pytest.approx(2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 2 * 99 * 64 + 64)
 
 
@@ -271,7 +271,7 @@ def test_a_type_that_transformers_does_not_define_is_built_as_the_class_that_it_
     other = {"intermediate_size": 128, "moe_intermediate_size": 32, "vocab_size": 99, "topk_group": 1}
     kimi = folder(tmp_path, model_type="kimi_k2", architectures=["DeepseekV3ForCausalLM"], **sizes, **other)
     graph = read(kimi)
-    assert "transformers does not define kimi_k2: it is built as DeepseekV3ForCausalLM, as it says." in graph.notes
+    assert "transformers does not define kimi_k2: DeepseekV3ForCausalLM is predicted in its place." in graph.notes
     same = read(folder(tmp_path, model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"], **sizes, **other))
     assert graph.nodes == same.nodes
 
@@ -283,12 +283,12 @@ VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "n
 @pytest.mark.parametrize(
     ("kind", "architecture", "text", "words"),
     [
-        ("gemma3", "Gemma3ForConditionalGeneration", {"num_attention_heads": 4}, "A pass over text alone is predicted"),
+        ("gemma3", "Gemma3ForConditionalGeneration", {"num_attention_heads": 4}, "Text alone is predicted"),
         (
             "llama4",
             "Llama4ForConditionalGeneration",
             {"num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size_mlp": 128, "num_local_experts": 2},
-            "Its text model alone is predicted",
+            "Text alone is predicted",
         ),
     ],
 )
@@ -358,7 +358,7 @@ def test_a_denoiser_of_diffusers_is_read_from_its_configuration(
     assert graph.fixed_batch_size is None
     assert graph.unknown_op_types == ()
     assert [note for note in graph.notes if "default length" in note or "One pass of the denoiser" in note] == [
-        diffusion.PASS_NOTE
+        diffusion.DENOISER_NOTE
     ]
 
 
@@ -367,5 +367,6 @@ def test_a_denoiser_of_diffusers_is_read_from_its_configuration(
 )
 def test_a_detector_has_the_size_that_it_resizes_its_pictures_to(name: str, side: tuple[int, int]) -> None:
     """Its boxes are compared all at once: by class, torchvision asks for values."""
-    assert read(f"torchvision:{name}").inputs[0][1][1:] == (3, *side)
-    assert any(node.op_type == "torchvision.nms" or "nms" in node.op_type.lower() for node in build("torchvision", name, {}).nodes)
+    graph = read(f"torchvision:{name}")
+    assert graph.inputs[0][1][1:] == (3, *side)
+    assert any(note.startswith("How much it selects depends on values") for note in graph.notes)
