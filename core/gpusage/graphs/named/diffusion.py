@@ -33,7 +33,7 @@ def build_denoiser(configuration: dict[str, Any], source: str) -> Any:  # a torc
         GraphError: diffusers has no such class of models.
     """
     diffusers, name = import_library("diffusers"), str(configuration["_class_name"])
-    kind = getattr(diffusers, name, None)
+    kind: Any = getattr(diffusers, name, None)
     if not isinstance(kind, type) or not issubclass(kind, diffusers.ModelMixin):
         rule = f"be of a class that diffusers {diffusers.__version__} defines"
         raise GraphError(REFUSAL.format(quoted(source), rule, quoted(name)))

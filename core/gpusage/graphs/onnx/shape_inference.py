@@ -181,7 +181,7 @@ class _Interpreter:
         if condition or not inputs or inputs[0] is None:
             return list(outputs)
         # What comes out follows from the condition, too: else the net that computes it would lead nowhere.
-        results = [Result(one.shape, one.element_type) for one in outputs]
+        results = [Result(one.shape or (), one.element_type) for one in outputs]
         known = not any(one.is_estimated for one in outputs)
         return self._record(replace(node, op_type="Reshape"), (*outputs, inputs[0]), results, known=known)
 

@@ -238,15 +238,26 @@ def step_time_of_replicas(step_time_s: Interval, workload: Workload, gpu: Gpu, g
     if not is_replicated(workload):
         return step_time_s
 
-    ratio = MOST_RATIO if workload.gpus <= GPUS_PER_HOST else MOST_RATIO_OF_HOSTS
-    most_ratio = 1.0 + (ratio - 1.0) * _traffic(workload)
     waits_s = waiting_s(gradients, step_time_s.value, workload, gpu)
     return replace(
         step_time_s,
         value=step_time_s.value + waits_s,
         low=(step_time_s.low + waits_s) * LEAST_RATIO,
-        high=(step_time_s.high + waits_s) * most_ratio,
+        high=(step_time_s.high + waits_s) * _most_ratio(workload),
     )
+
+
+def of_equal_inputs(step_time_s: Interval, workload: Workload) -> Interval:
+    """Return the step time on all of *workload*'s GPUs as if their inputs were alike."""
+    if not is_replicated(workload):
+        return step_time_s
+    low, high = step_time_s.low / LEAST_RATIO, step_time_s.high / _most_ratio(workload)
+    return replace(step_time_s, low=min(low, step_time_s.value), high=max(high, step_time_s.value))
+
+
+def _most_ratio(workload: Workload) -> float:
+    ratio = MOST_RATIO if workload.gpus <= GPUS_PER_HOST else MOST_RATIO_OF_HOSTS
+    return 1.0 + (ratio - 1.0) * _traffic(workload)
 
 
 def _traffic(workload: Workload) -> float:
