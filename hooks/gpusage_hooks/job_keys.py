@@ -166,7 +166,6 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             help="Training: GPUs that train together, each with a batch of its own unless tensor, context or "
             "pipeline divide it; figures are per GPU. With generate: GPUs that divide each layer (tensor "
             "parallelism), or the layers (`strategy=pipeline`); memory is per GPU, times and rates are of all.",
-            details="The request stays as it is.",
         ),
         "tensor": _row(
             Count("2"),

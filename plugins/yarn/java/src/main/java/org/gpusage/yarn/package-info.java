@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * gpusage inside YARN: shares of GPUs and their generations for applications that carry a plan or a model's card.
  *
