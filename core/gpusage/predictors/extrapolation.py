@@ -38,9 +38,7 @@ UNFUSED_WARNING = (
     "A compiler fuses operators, but compiled models were measured in half precision only: time and memory are those "
     "of the model without it."
 )
-GROUPED_WARNING = (
-    "Convolutions of groups take up to four times as long as predicted to train with channels last (timm, torch 1.12)."
-)
+GROUPED_WARNING = "Grouped convolutions train up to four times as long as predicted with channels last (torch 1.12)."
 ENGINE_WARNING = (
     "An engine's time follows from bytes and FLOP, by rules fitted on published rates (docs/workloads.md), and is "
     "less certain than that of PyTorch."

@@ -49,14 +49,12 @@ class Miss(NamedTuple):
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
     """Return the artifact ``step_time`` with the width of each kind that *data* has rows of."""
-    parameters, card = pretrained().step_time, pretrained().step_time_card
-    before = parameters.deviations
-    deviations = replace(
-        before,
-        of_kinds={**before.of_kinds, **widths([*_published(data)], before)},
-        of_settings={**before.of_settings, **widths([*_of_timm(data)], before)},
-    )
-    return [Artifact(name=NAME, card=card, parameters=replace(parameters, deviations=deviations))]
+    parameters, before = pretrained().step_time, pretrained().step_time.deviations
+    kinds, settings = (widths([*rows], before) for rows in (_published(data), _of_timm(data)))
+    deviations = replace(before, of_kinds={**before.of_kinds, **kinds}, of_settings={**before.of_settings, **settings})
+    return [
+        Artifact(name=NAME, card=pretrained().step_time_card, parameters=replace(parameters, deviations=deviations))
+    ]
 
 
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
@@ -64,9 +62,8 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     misses = [*_published(data), *_of_timm(data)]
     rows = tuple(_line(kind, misses) for kind in sorted({one.kind for one in misses}))
     columns = ("kind", "rows", "sources or families", "median factor", "inside %", "high/low")
-    note = "High over low: of timm's kinds on measured GPUs, where kernels are long."
     title = "Step time: intervals by kind of workload, a source or a family left out"
-    return [ScoreTable(title=title, columns=columns, rows=rows, notes=(note,))]
+    return [ScoreTable(title=title, columns=columns, rows=rows)]
 
 
 def widths(misses: Sequence[Miss], deviations: StepTimeDeviations) -> dict[str, float]:
@@ -93,9 +90,8 @@ def _line(kind: str, misses: Sequence[Miss]) -> tuple[Cell, ...]:
     for group in groups:
         width = widths([one for one in misses if one.group != group], deviations).get(kind, deviations.known)
         inside += sum(one.miss <= np.hypot(width, deviations.short * one.short) for one in own if one.group == group)
-    factor = exp(float(np.median([one.miss for one in own])))
-    high_over_low = exp(2.0 * widths(misses, deviations).get(kind, deviations.known))
-    return kind, len(own), len(groups), factor, 100 * inside / len(own), high_over_low
+    median, width = np.median([one.miss for one in own]), widths(misses, deviations).get(kind, deviations.known)
+    return kind, len(own), len(groups), exp(float(median)), 100 * inside / len(own), exp(2.0 * width)
 
 
 def _published(data: DataFolder) -> Iterator[Miss]:
@@ -111,19 +107,14 @@ def _published(data: DataFolder) -> Iterator[Miss]:
 def _of_timm(data: DataFolder) -> Iterator[Miss]:
     """Yield the misses of timm's runs with a compiler or with channels last, the family unseen."""
     zoo = load_zoo()
-    rows = [
-        replace(row, workload=replace(row.workload, compile=row.source.endswith("compiled")))
-        for row in left_out_rows(data, zoo).rows
-        if row.source.endswith(("compiled", "channels last"))
-    ]
+    rows = [row for row in left_out_rows(data, zoo).rows if row.source.endswith(("compiled", "channels last"))]
     measured = measurements(data)
     for fold, fitted in family_fits(measured) if rows else ():
-        families = {measured.rows[index].family for index in fold.test}
+        families, eager = {measured.rows[index].family for index in fold.test}, fitted.efficiency
         for row in (each for each in rows if each.family in families):
-            efficiency = fitted.efficiency
-            if row.workload.mode == "train":
-                efficiency = with_bounded_gradients(efficiency)
-            elif row.workload.compile:
-                efficiency = with_compiler(efficiency)
-            (step_s,), (short,) = predicted(replace(fitted, efficiency=efficiency), [sample_of(row, zoo)])
-            yield Miss(kind_of(row.workload), row.family, abs(log(step_s / row.measured_s)), short)
+            run = replace(row.workload, compile=row.source.endswith("compiled"))
+            not_trained = with_compiler(eager) if run.compile else eager
+            efficiency = with_bounded_gradients(eager) if run.mode == "train" else not_trained
+            sample = sample_of(replace(row, workload=run), zoo)
+            (step_s,), (short,) = predicted(replace(fitted, efficiency=efficiency), [sample])
+            yield Miss(kind_of(run), row.family, abs(log(step_s / row.measured_s)), short)
