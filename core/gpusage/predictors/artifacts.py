@@ -176,9 +176,10 @@ class ColocationParameters:
     mean: Vector
     scale: Vector
     jobs: Matrix
+    models: Vector
     sensitivity: Vector
     pressure: Vector
-    average: float
+    interaction: Matrix
     same_model: float
     near: float
     known: Vector = (0.0, 0.0)
