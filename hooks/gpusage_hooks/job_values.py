@@ -36,8 +36,11 @@ _SPELLINGS: Mapping[str, str] = {
     # Formats of 8 bits, and of 4 bits by litgpt's words for those of bitsandbytes and by the tools that make them
     "fp8": "float8",
     "fp8-mixed": "transformer-engine bf16_with_fp8_mixed",
-    "nf4": "bnb.nf4 bnb.nf4-dq",
-    "int4": "gptq awq",
+    "nf4": "bnb.nf4 bnb.nf4-dq bnb.fp4 bnb.fp4-dq load_in_4bit",
+    "bnb-int8": "bnb.int8 llm.int8 load_in_8bit",
+    "int8": "int8_wo w8a16",
+    "w8a8": "int8_sq smoothquant",
+    "int4": "gptq awq int4_awq w4a16",
     # cuDNN's words for layouts, by their letters
     "channels_first": "nchw",
     "channels_last": "nhwc",

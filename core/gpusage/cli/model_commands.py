@@ -151,6 +151,12 @@ def predict() -> None:
     help="Rank the running jobs by their recorded predictions; jobs that name no model are left out.",
 )
 @click.option("--queue", "is_waiting", is_flag=True, help="The same for pending jobs.")
+@click.option(
+    "--pairs",
+    "pairs_file",
+    type=click.Path(path_type=Path),
+    help="CSV or Parquet file of pairs that you measured (model, beside, slowdown), to learn partners from.",
+)
 @options.gpu_option(multiple=False)
 @options.workload_options
 @options.json_option

@@ -43,8 +43,8 @@ class Run(TypedDict, total=False):
         mode: ``train`` or ``infer``.
         precision: ``fp32``, ``tf32``, ``fp16`` or ``bf16``; the last two mean automatic mixed precision in training.
             ``fp16-pure``, ``bf16-pure``: everything has two bytes. ``fp8-mixed``: training as ``bf16`` with the
-            products of linear layers in fp8. ``int8``, ``int4``, ``fp8``, ``nf4``: quantised
-            weights, in inference and below adapters.
+            products of linear layers in fp8. ``int8``, ``int4``, ``fp8``, ``nf4``,
+            ``bnb-int8``, ``w8a8``: quantised weights, in inference and below adapters.
         optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw``, ``adafactor``, ``adam8bit`` or ``adamw8bit``;
             only training has one.
         accumulate: Training: steps whose gradients are added up for one update.
