@@ -154,7 +154,7 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
     """
     configuration = load_configuration()
     advisor = make_advisor().configured(configuration)
-    prices = prices_per_hour(advisor.catalogue, {})
+    prices = prices_per_hour(advisor.catalogue)
     runs = list[Observation]()
     try:
         with closing(open_store(configuration.store.url)) as store:
