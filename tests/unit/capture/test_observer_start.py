@@ -27,10 +27,11 @@ TORCHES = {
     "failing": "raise ImportError('no such library')",
     "odd": "class nn: Module = None\nname = 1",
 }
+# With -I, Python sees neither of them, but the PyTorch that is installed.
+STARTS = [*((torch, options) for options in ([], ["-S"]) for torch in TORCHES), ("failing", ["-I"])]
 
 
-@pytest.mark.parametrize("options", [[], ["-S"], ["-I"]], ids=str)
-@pytest.mark.parametrize("torch", TORCHES)
+@pytest.mark.parametrize(("torch", "options"), STARTS, ids=str)
 @pytest.mark.parametrize("python", PYTHONS)
 def test_it_starts_and_ends_alike(tmp_path: Path, python: str, torch: str, options: list[str]) -> None:
     if python.split("/")[-3].startswith("2.") and "-I" in options:
