@@ -31,8 +31,8 @@ def _is_of_signal(error):
             if interrupted and frame.f_code in codes:
                 return True
         is_ours = frame is not None and os.path.dirname(frame.f_code.co_filename) == _FOLDER
-        is_said = type(error).__module__ != "builtins" or (isinstance(error, OSError) and error.errno is None)
-        return isinstance(error, KeyboardInterrupt) or (is_ours and is_said)
+        is_theirs = type(error).__module__ != "builtins" or (isinstance(error, OSError) and error.errno is None)
+        return isinstance(error, KeyboardInterrupt) or (is_ours and is_theirs)
     except Exception:  # the program forbids such looks
         return False
 
