@@ -1,8 +1,7 @@
 """The one path from a submission to its outcome: parse it, read its model, predict, decide, render for its manager.
 
 gpusaged, `gpusage validate`, `gpusage yarn submit` and the Python API all come this way. They pass in what differs
-between them: how a model is read, the cluster, and the mode. The advisor asks plugins and puts their answers together;
-it knows no workload manager.
+between them: how a model is read, the cluster, and the mode. Plugins answer; the advisor knows no workload manager.
 
 Invariants:
 
@@ -159,7 +158,8 @@ class Advisor(Predictor):
         # A graph has the settings of its file, and the job those that its first run showed.
         graph = read_model(job, request) if request is not None and request.enabled else None
         if request is not None and graph is not None:
-            request = self.learned.with_first_run(request_with_model_settings(request, graph), job.submitter)
+            request = request_with_model_settings(request, graph, job.request.gpu_count)
+            request = self.learned.with_first_run(request, job.submitter)
             job = replace(job, model_request=request)
 
         # Predict and decide, then put it into the manager's words, which may not be able to express it.
@@ -226,8 +226,7 @@ class Advisor(Predictor):
         if graph is None:
             troubles = (job.card_trouble,) if job.card_trouble else ()
             return _keep_decision(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
-        workload = model_request.workload
-        alone = workload.alone
+        workload, alone = model_request.workload, model_request.workload.alone
         try:
             policy_input = self._predicted_input(job, graph, cluster)
             doubt = implausible_step_time(graph, workload, self.catalogue.find(alone.gpu)) if alone.gpu else ""
@@ -238,13 +237,11 @@ class Advisor(Predictor):
         decision = self._through_policies(policy_input)
 
         # Where it rests on earlier runs, a reason says so.
-        reasons = [*decision.reasons]
         evidence = self.find(graph, workload).describe(decision.need.gpu if decision.need else "")
         if evidence and alone.utilization is not None and self.without_contradicted_values(graph, workload) != workload:
             at = f" for batch {alone.batch_size}" if alone.batch_size else ""
             evidence += f", not {100 * alone.utilization:.0f} % as you gave{at}"
-        reasons += filter(None, (evidence, doubt))
-        return replace(decision, reasons=tuple(reasons))
+        return replace(decision, reasons=(*decision.reasons, *filter(None, (evidence, doubt))))
 
     def decide_by_history(
         self, job: Job, cluster: Cluster, measured: Mapping[str, ObservedFigures] | None = None
@@ -280,21 +277,24 @@ class Advisor(Predictor):
         """Return what policies decide by: the needs of *job* on each GPU that it may have, and the prices of shares."""
         request = self._allowed_repeats(job.request, cluster)
         workload = job.model_request.workload if job.model_request is not None else Workload()
-        if request.gpu_count > 1 and workload.gpus == 1 and workload.mode == "train":
-            workload = replace(workload, gpus=request.gpu_count)  # training that does not say how is data parallel
         workload = self.without_contradicted_values(graph, workload)
         request, cluster = self._without_forbidden(request, cluster, workload.forbidden_gpus)
 
         pools = [pool for pool in cluster.pools if pool.gpu is not None]
         gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
-        needs = self.predict(graph, workload, gpus)
+        if request.gpu_count > 1:
+            from gpusage.decisions.several_gpus import predict_several  # few jobs ask for several
+
+            workload, needs, divided = predict_several(self, graph, job, workload, gpus)
+        else:
+            needs, divided = self.predict(graph, workload, gpus), (None,) * len(gpus)
         known = self.observed_figures(graph, workload, gpus)
         shares: Sequence[tuple[Price, ...]] = [()] * len(gpus)
         if may_share(request, workload, cluster, self.rules.sharing):
             shares = self._prices(graph, workload, gpus, priced_percents(self.rules.sharing), known)
         candidates = tuple(
-            Candidate(pool=pool, gpu=gpu, need=need, shares=prices, known=figures)
-            for pool, gpu, need, prices, figures in zip(pools, gpus, needs, shares, known, strict=True)
+            Candidate(pool=pool, gpu=gpu, need=need, shares=prices, known=figures, divided_need=least)
+            for pool, gpu, need, prices, figures, least in zip(pools, gpus, needs, shares, known, divided, strict=True)
         )
         return PolicyInput(
             request=request,

@@ -207,7 +207,7 @@ def _since_change(runs: Sequence[Run]) -> Sequence[Run]:
             continue
         full.append(index)
         if len(full) == LEAST_FULL:
-            # Whole runs since the first full share may show that the job is as it was.
+            # Whole runs since the second full share may show that the job is as it was.
             later = _whole_utilization(runs[index:])
             if later is not None and abs(later / usual - 1) < CHANGED:
                 return runs

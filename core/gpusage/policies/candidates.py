@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import ge
 
 from gpusage.devices.catalogue import name_key, name_words
 from gpusage.devices.shares import has_thread_limits
@@ -35,8 +36,13 @@ def admits(pool: GpuPool, request: GpuRequest) -> bool:
     # Users write the type as the site or as the catalogue does, in any case.
     named = (request.gpu_type or "").casefold()
     names = (pool.site_type.casefold(), (pool.request_type or "").casefold(), (pool.gpu or "").casefold())
-    sizes = [(kind.cpu_count, kind.host_memory_bytes) for kind in pool.node_kinds if pool.gpu_count]
-    is_large = any(cpus >= request.cpu_count and memory >= request.host_memory_bytes for cpus, memory in sizes)
+    sizes = [
+        (kind.cpu_count, kind.host_memory_bytes, kind.gpu_count or request.node_gpu_count)
+        for kind in pool.node_kinds
+        if pool.gpu_count
+    ]
+    least = (request.cpu_count, request.host_memory_bytes, request.node_gpu_count)
+    is_large = any(all(map(ge, size, least)) for size in sizes)
     return pool.gpu_count > 0 and (is_large or not sizes) and (not named or named in names)
 
 
@@ -88,18 +94,29 @@ def rankable_candidates(policy_input: PolicyInput) -> tuple[Candidate, ...]:
     return tuple(
         candidate
         for candidate in admitted_candidates(policy_input)
-        if candidate.need.fits and is_predictable(candidate)
+        if candidate.need.fits
+        and is_predictable(candidate)
+        and (policy_input.request.gpu_count <= 1 or holds_all_gpus(candidate.pool, policy_input))
     )
+
+
+def holds_all_gpus(pool: GpuPool, policy_input: PolicyInput) -> bool:
+    """Return whether nodes of *pool* alone could give the job all of its GPUs, in one of its partitions."""
+    request, partitions = policy_input.request, partitions_of(policy_input)
+    reached = ((kind for kind in pool.node_kinds if kind.could_run(request, name)) for name in partitions)
+    is_held = not pool.node_kinds or any(map(request.is_held_by, reached))
+    return is_held and pool.gpu_count >= request.gpu_count
 
 
 def is_predictable(candidate: Candidate) -> bool:
     """Return whether the prediction for *candidate* is certain enough to choose a whole GPU by.
 
-    How much of its threads a job keeps busy does not matter there, so only the memory's interval counts.
+    How much of its threads a job keeps busy does not matter there, so only the memory's interval counts. No step on
+    several GPUs is familiar, for none was fitted on; which GPU is faster is told well all the same.
     """
-    share = memory_share(candidate)
+    share, is_of_several = memory_share(candidate), candidate.divided_need is not None
     is_finite = math.isfinite(share.low) and math.isfinite(share.high)
-    return candidate.need.familiar and is_finite and share.high - share.low <= WIDEST_SHARE
+    return (candidate.need.familiar or is_of_several) and is_finite and share.high - share.low <= WIDEST_SHARE
 
 
 def memory_share(candidate: Candidate) -> Interval:

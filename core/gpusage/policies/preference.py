@@ -37,7 +37,7 @@ from gpusage.policies.candidates import (
     step_time_s,
     type_names,
 )
-from gpusage.predictors.intervals import scaled, speedup
+from gpusage.predictors.intervals import of_equal_inputs, scaled, speedup
 from gpusage_hooks.types import Candidate, Decision, Gpu, GpuNeed, Interval, PolicyInput, Precision
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
@@ -107,7 +107,7 @@ def decide_deadline(policy_input: PolicyInput, draft: Decision) -> Decision | No
         return None
 
     by_cost = sorted(in_time, key=lambda candidate: runs[candidate.name].cost_order)
-    roomy = [candidate for candidate in by_cost if candidate.pool.has_room(WHOLE_PERCENT)][:1]
+    roomy = [candidate for candidate in by_cost if candidate.pool.has_room(WHOLE_PERCENT, request.gpu_count)][:1]
     if not in_time:
         chosen = [min(where, key=step_time_s)]
         reason = f"no GPU here certainly finishes it by its deadline; {chosen[0].name} is the fastest with a prediction"
@@ -132,13 +132,18 @@ def decide_generation(policy_input: PolicyInput, draft: Decision) -> Decision | 
     if not rules.enabled or policy_input.request.gpu_type is not None or draft.request.preferred_gpus:
         return None
 
+    needs = {each.name: each.need for each in policy_input.candidates}
+    if policy_input.request.gpu_count > 1:
+        policy_input = _of_equal_inputs(policy_input)
+
     # What another stage keeps the job off is no reason to prefer the rest.
     where, allowed = rankable_candidates(policy_input), admitted_candidates(policy_input)
     if draft.request.required_gpus:
         allowed = tuple(each for each in allowed if each.name in draft.request.required_gpus)
         where = tuple(each for each in where if each in allowed)
     # The threshold alone would leave an idle fast GPU unused by a job that gains a little less.
-    compared = preferred_among_jobs(where, policy_input.cluster.recent_jobs) if rules.by_recent_jobs else []
+    jobs, count = policy_input.cluster.recent_jobs, policy_input.request.gpu_count
+    compared = preferred_among_jobs(where, jobs, count) if rules.by_recent_jobs else []
     chosen = compared or preferred_by_threshold(where, rules.minimum_speedup)
 
     if not chosen:
@@ -155,7 +160,18 @@ def decide_generation(policy_input: PolicyInput, draft: Decision) -> Decision | 
         if compared
         else _reason_by_threshold(chosen, where, policy_input.workload.precision)
     )
-    return replace(draft, request=request, reasons=(*draft.reasons, reason), plugin=__name__, need=chosen[0].need)
+    return replace(
+        draft, request=request, reasons=(*draft.reasons, reason), plugin=__name__, need=needs[chosen[0].name]
+    )
+
+
+def _of_equal_inputs(policy_input: PolicyInput) -> PolicyInput:
+    """Return *policy_input* with steps as if all GPUs of the job had equal inputs: others last longer on any type."""
+    candidates = []
+    for each in policy_input.candidates:
+        step_time_s = of_equal_inputs(each.need.step_time_s, policy_input.workload)
+        candidates.append(replace(each, need=replace(each.need, step_time_s=step_time_s)))
+    return replace(policy_input, candidates=tuple(candidates))
 
 
 def preferred_by_threshold(where: Sequence[Candidate], minimum_speedup: float) -> list[Candidate]:
@@ -204,7 +220,9 @@ def _times(gain: Interval) -> str:
     return f"{gain.value:.2f}x ({gain.low:.2f}-{gain.high:.2f})"
 
 
-def preferred_among_jobs(where: Sequence[Candidate], recent_jobs: Sequence[JobSpeeds]) -> list[Candidate]:
+def preferred_among_jobs(
+    where: Sequence[Candidate], recent_jobs: Sequence[JobSpeeds], wanted_count: int = 1
+) -> list[Candidate]:
     """Return the candidates to try first, fastest first: the fastest generation that the job does not leave to others.
 
     None where that is unknown: recent jobs are too few, or fewer than two generations have room.
@@ -212,13 +230,14 @@ def preferred_among_jobs(where: Sequence[Candidate], recent_jobs: Sequence[JobSp
     Args:
         where: The candidates on which the job fits.
         recent_jobs: As in `Cluster.recent_jobs`.
+        wanted_count: GPUs of the job.
     """
     ordered = sorted((candidate for candidate in where if candidate.pool.feature is not None), key=step_time_s)
     by_generation: dict[str, list[Candidate]] = {}
     for candidate in ordered:  # so the fastest generation is first, and the fastest of each
         by_generation.setdefault(candidate.gpu.generation, []).append(candidate)
     generations = list(by_generation.values())
-    roomy = [candidates for candidates in generations if _free_count(candidates)]
+    roomy = [candidates for candidates in generations if _free_count(candidates) >= wanted_count]
 
     for faster, slower in pairwise(roomy):
         gains = []
@@ -231,7 +250,9 @@ def preferred_among_jobs(where: Sequence[Candidate], recent_jobs: Sequence[JobSp
             return []
         own_gain = step_time_s(slower[0]) / step_time_s(faster[0])
         slower_count = sum(_gpu_count(candidates) for candidates in generations[generations.index(faster) + 1 :])
-        if not gives_way(own_gain, gains, least_rank(_free_count(faster), _gpu_count(faster), slower_count)):
+        if not gives_way(
+            own_gain, gains, least_rank(_free_count(faster) - wanted_count + 1, _gpu_count(faster), slower_count)
+        ):
             return faster
     return roomy[-1] if len(roomy) > 1 else []
 
@@ -254,7 +275,7 @@ def least_rank(free_count: int, gpu_count: int, slower_count: int) -> float:
     """Return the part of the jobs that must gain less than a job that takes a fast GPU; 0 to 1.
 
     Args:
-        free_count: Of the fast GPUs, those that nobody uses, at least one.
+        free_count: Of the fast GPUs, those that nobody uses, at least one; a job of several leaves one of its own.
         gpu_count: All of the fast GPUs.
         slower_count: All GPUs that are slower for the job.
     """

@@ -138,9 +138,10 @@ def reached_partitions(pools: Iterable[GpuPool], policy_input: PolicyInput) -> l
 
     A manager may refuse a job that one of its partitions could never run.
     """
-    kinds = [kind for pool in pools for kind in pool.node_kinds or (None,)]
+    request = policy_input.request
+    kinds = [kind for pool in pools for kind in pool.node_kinds or (NodeKind(),)]
     return [
-        any(kind is None or kind.could_run(policy_input.request, name) for kind in kinds)
+        request.is_held_by(kind for kind in kinds if kind == NodeKind() or kind.could_run(request, name))
         for name in partitions_of(policy_input)
     ]
 
@@ -152,7 +153,7 @@ def large_enough_types(policy_input: PolicyInput) -> tuple[str, ...]:
     """
     small, large = list[Candidate](), list[Candidate]()
     for each in admitted_candidates(policy_input):
-        need = each.need
+        need = each.least_need
         # It likely lacks memory there, or may lack it by a prediction that is good.
         is_known = need.familiar and need.source != "history"
         is_small = not need.fits and (is_known or need.required_bytes.value > each.gpu.memory_bytes)
@@ -164,7 +165,8 @@ def large_enough_types(policy_input: PolicyInput) -> tuple[str, ...]:
         return ()
     if not all(reached_partitions([each.pool for each in large], policy_input)):
         return ()
-    large.sort(key=lambda each: (not each.pool.has_room(WHOLE_PERCENT), step_time_s(each) / each.pool.gpu_count))
+    count = policy_input.request.gpu_count
+    large.sort(key=lambda each: (not each.pool.has_room(WHOLE_PERCENT, count), step_time_s(each) / each.pool.gpu_count))
     return tuple(dict.fromkeys(each.name for each in large))
 
 

@@ -362,6 +362,8 @@ class SharePrice:
 def price_list(policy_input: PolicyInput, decision: Decision) -> tuple[SharePrice, ...]:
     """Return the price of each slice and share that *decision*, made on *policy_input*, had to choose from."""
     request = decision.request
+    if policy_input.request.gpu_count > 1:
+        return ()
     size = WHOLE_PERCENT if request.slice_type else request.mps_thread_percent
     within = limits_of(policy_input)
 

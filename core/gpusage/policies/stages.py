@@ -1,7 +1,7 @@
 """The policies that gpusage comes with, for each stage of a decision; the first two are here.
 
-``eligibility``: only a request for one whole GPU may be changed, if nothing forbids sharing it. ``fit``: the workload
-fits on GPUs whose memory holds the pessimistic end of its need.
+``eligibility``: only a request for whole GPUs may be changed, if nothing forbids it. ``fit``: the workload fits on GPUs
+whose memory holds the pessimistic end of its need; of several GPUs, of its least need in any way that they may run it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ def decide_eligibility(policy_input: PolicyInput, draft: Decision) -> Decision |
         reasons = (*request.obstacles, *_need_of_several(policy_input))
     elif request.gpu_count == 0:
         code, reasons = Code.DECLINE, ("the job asks for no whole GPU",)
-    elif request.gpu_count > 1:
-        unchanged = f"the job asks for {request.gpu_count} GPUs, and gpusage changes only requests for one"
-        reasons = (unchanged, *_need_of_several(policy_input))
-    elif policy_input.workload.gpus > 1:  # its share would be for a part of the model
-        reasons = (_other_count(policy_input),)
+    elif policy_input.workload.gpus not in (1, request.gpu_count):  # nothing is known of so many, or of a part
+        reasons = _need_of_several(policy_input) or (_other_count(policy_input),)
+    elif request.gpu_count > 1 and any(each.need.source == "history" for each in policy_input.candidates):
+        reasons = (f"the job asks for {request.gpu_count} GPUs, and history decides only on one",)
     elif not any(admits(pool, request) for pool in cluster.pools):
         reasons = (f"no node that it may use has a GPU{f' of type {request.gpu_type!r}' if request.gpu_type else ''}",)
     elif not admitted_candidates(policy_input):
@@ -64,22 +63,32 @@ def _need_of_several(policy_input: PolicyInput) -> tuple[str, ...]:
     """Return the need of each GPU where several work together, and whether the job requests another number."""
     request, run = policy_input.request, policy_input.workload
     candidates = admitted_candidates(policy_input)
-    if request.gpu_count <= 1 or run.gpus == 1 or not candidates:
+    if request.gpu_count <= 1 or not candidates:
         return ()
 
-    if run.mode == "train":
+    if run.gpus == 1:
+        way = "with a copy each"
+    elif run.mode == "train":
         copy_size = run.gpus_per_replica
-        way = f"by {run.strategy}, batch {run.batch_size} {f'for each {copy_size}' if copy_size > 1 else 'each'}"
+        way = f"by {run.strategy}{' with checkpointing' if run.checkpointing else ''}, batch {run.batch_size} "
+        way += f"for each {copy_size}" if copy_size > 1 else "each"
     else:
         way = "that compute one after the other" if run.strategy == "pipeline" else "that divide each layer"
 
     # The GPU type that needs most: which of them the job will get is not known.
     memory = max((candidate.need.required_bytes for candidate in candidates), key=lambda needed: needed.high)
-    need = f"on {run.gpus} GPUs {way}, a GPU needs {gib(memory.value)} (up to {gib(memory.high)})"
-    too_small = type_names(candidate for candidate in candidates if not candidate.need.fits)
-    if too_small:
-        need += f", more than {too_small} has"
-    return (need,) if run.gpus == request.gpu_count else (need, _other_count(policy_input))
+    count = request.gpu_count if run.gpus == 1 else run.gpus
+    need = f"on {count} GPUs {way}, a GPU needs {gib(memory.value)} (up to {gib(memory.high)})"
+
+    # What is too small in any way, the next stage says, if there is one.
+    tight = [each for each in candidates if not each.need.fits]
+    too_small = [each for each in tight if not each.least_need.fits]
+    dividing = type_names(each for each in tight if each not in too_small)
+    if too_small and (request.obstacles or count != request.gpu_count):
+        need += f", more than {type_names(too_small)} has"
+    if dividing:
+        need += f", more than {dividing} has unless its GPUs divide more"
+    return (need,) if count == request.gpu_count else (need, _other_count(policy_input))
 
 
 def _other_count(policy_input: PolicyInput) -> str:
@@ -96,22 +105,25 @@ def decide_fit(policy_input: PolicyInput, draft: Decision) -> Decision | None:
     if not candidates:
         return None
 
-    too_small = [candidate for candidate in candidates if not candidate.need.fits]
+    reasons = draft.reasons
+    if policy_input.request.gpu_count > 1:
+        reasons = (*reasons, *_need_of_several(policy_input))
+    too_small = [candidate for candidate in candidates if not candidate.least_need.fits]
     if len(too_small) == len(candidates):
         largest = max(candidates, key=lambda candidate: candidate.gpu.memory_bytes)
         reason = (
-            f"may need up to {gib(largest.need.required_bytes.high)}, more than any GPU that it may use has "
+            f"may need up to {gib(largest.least_need.required_bytes.high)}, more than any GPU that it may use has "
             f"(the largest, {largest.name}, has {gib(largest.gpu.memory_bytes)})"
         )
         unchanged = replace(draft, code=Code.KEEP, request=policy_input.request, need=largest.need, final=True)
-        return replace(unchanged, reasons=(*draft.reasons, reason), plugin=__name__)
+        return replace(unchanged, reasons=(*reasons, reason), plugin=__name__)
 
-    required, reasons = large_enough_types(policy_input), draft.reasons
+    required = large_enough_types(policy_input)
     if too_small:
         # Only a condition keeps the job off them: a preference is tried first, and any GPU is taken next.
         avoided = [candidate for candidate in too_small if required and candidate.name not in required]
         others = [candidate for candidate in too_small if candidate not in avoided]
-        most = gib(max(candidate.need.required_bytes.high for candidate in too_small))
+        most = gib(max(candidate.least_need.required_bytes.high for candidate in too_small))
         reasons += (f"{EXCLUDES}{type_names(avoided)}: may need up to {most}",) if avoided else ()
         reasons += (f"may need up to {most}, more than {type_names(others)} has",) if others else ()
 

@@ -57,11 +57,6 @@ class PossibleShare:
     slowdown: float
     worst_slowdown: float
 
-    @property
-    def gpu_time(self) -> float:
-        """Return the GPU time on the share over the GPU time on the whole GPU."""
-        return self.share_percent / WHOLE_PERCENT * self.slowdown
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PossibleShares:
@@ -151,7 +146,7 @@ def possible_share(
     # The same margin as on a job's memory from its history: the next run may take more.
     needed_bytes = MEMORY_MARGINS[0] * usage.memory_bytes
     enough = (share for share in shares if needed_bytes <= memory_cap_bytes(gpu.memory_bytes, share.share_percent))
-    return min(enough, key=lambda share: share.gpu_time, default=None)
+    return min(enough, key=lambda share: share.share_percent * share.slowdown, default=None)
 
 
 # A price takes a millisecond, and a month has many runs of few kinds.

@@ -46,6 +46,7 @@ class DailyReports(PeriodicTask):
         """Add up every day that is due, the oldest first."""
         snapshot, now_s = self._state.snapshot, time.time()
         advisor, configuration = snapshot.advisor, snapshot.configuration
+        gpu_count = sum(pool.gpu_count for cluster in snapshot.clusters.values() for pool in cluster.pools)
         keep_s = configuration.store.keep_days * DAY_S or now_s
         failure: Exception | None = None
         with closing(self._open_store()) as store:
@@ -62,6 +63,9 @@ class DailyReports(PeriodicTask):
                 try:
                     store.claim_day(day_s)
                     part, _ = reader.read_span(day_s, day_s + DAY_S)
+                    # Nobody tells later how many GPUs there were.
+                    if day_s >= now_s - PATIENCE_S and gpu_count:
+                        part = msgspec.structs.replace(part, day_gpu_counts={f"{day_s:.0f}": gpu_count})
                     if not part.unaccounted or day_s < now_s - PATIENCE_S:
                         store.record_day(day_s, msgspec.json.encode(part), reader.form)
                 except Exception as error:

@@ -157,7 +157,7 @@ def reservation_of(outcome: Outcome, cluster: Cluster) -> Reservation | None:
         manager=cluster.manager,
         site_types=request.bound_types or tuple(anywhere),
         share_percent=part,
-        count=request.task_count,
+        count=request.task_count * max(request.gpu_count, 1),
         avoided_nodes=request.avoided_nodes,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -56,6 +56,8 @@ class GpuRequest:
         node_features: Groups of names, of one of which a node must have all to run it; none means that any node may.
         cpu_count: Cores that it asks of its node.
         host_memory_bytes: Memory that it asks of its node.
+        node_count: How many nodes it asks for; 0 where it takes as many as its GPUs need.
+        node_gpu_count: GPUs that a node must have to run its part of the job.
         task_count: How many jobs like it may start at once: the tasks of an array.
         bindable: Whether its adapter can hold it to some GPU types, and knows all that it asks of its node.
         deadline_s: In how many seconds it must have ended; ``None`` where it need not.
@@ -80,6 +82,8 @@ class GpuRequest:
     node_features: tuple[tuple[str, ...], ...] = ()
     cpu_count: int = 1
     host_memory_bytes: int = 0
+    node_count: int = 1
+    node_gpu_count: int = 1
     task_count: int = 1
     bindable: bool = True
     deadline_s: int | None = None
@@ -92,6 +96,16 @@ class GpuRequest:
     def bound_types(self) -> tuple[str, ...]:
         """Return the site types of which one must run it, its slice's among them; none means that any may."""
         return self.required_gpus if self.slice_type is None else (self.slice_type,)
+
+    def is_held_by(self, kinds: Iterable[NodeKind]) -> bool:
+        """Return whether nodes of *kinds*, each of which could run a part of it, are enough for all of it."""
+        node_count = gpu_count = 0
+        for kind in kinds:
+            if not kind.node_names or not kind.gpu_count:
+                return True  # how many there are is not known
+            node_count += len(kind.node_names)
+            gpu_count += len(kind.node_names) * kind.gpu_count
+        return node_count >= max(self.node_count, 1) and gpu_count >= self.gpu_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +150,11 @@ class NodeKind:
     node_names: tuple[str, ...] = ()
 
     def could_run(self, request: GpuRequest, partition: str) -> bool:
-        """Return whether such nodes are large enough, and reached from *partition*; ``""`` is any."""
+        """Return whether such nodes are large enough for its part, and reached from *partition*; ``""`` is any."""
         reached = not self.partitions or not partition or partition in self.partitions
         featured = not request.node_features or any({*group} <= {*self.features} for group in request.node_features)
         large = self.cpu_count >= request.cpu_count and self.host_memory_bytes >= request.host_memory_bytes
-        return reached and featured and large
+        return reached and featured and large and not 0 < self.gpu_count < request.node_gpu_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +220,10 @@ class GpuPool:
         """Return whether a manager could start a share on one of its nodes."""
         return bool(self.mps_per_gpu) or any(kind.has_shares for kind in self.node_kinds)
 
-    def has_room(self, share_percent: int) -> bool:
-        """Return whether a share of *share_percent* of one GPU could start here now."""
+    def has_room(self, share_percent: int, gpu_count: int = 1) -> bool:
+        """Return whether a share of *share_percent* of one GPU could start here now, or *gpu_count* whole GPUs."""
         free = self.free_share_percent
-        return self.free_gpu_count > 0 or (free is not None and free >= share_percent)
+        return self.free_gpu_count >= gpu_count or (gpu_count == 1 and free is not None and free >= share_percent)
 
     def meets(self, node_features: tuple[tuple[str, ...], ...]) -> bool:
         """Return whether one of its nodes may have what a job asks for by `GpuRequest.node_features`."""

@@ -129,7 +129,8 @@ class Candidate:
 
     Attributes:
         gpu: The catalogue's row of the pool's GPUs.
-        need: On a whole GPU of the pool.
+        need: On a whole GPU of the pool; of several, on each.
+        divided_need: The same if several divide all that the request lets them divide; ``None`` for no other need.
         shares: What each size of a share of such a GPU costs the job.
         known: What its user or earlier runs know of the job alone on a whole GPU of the pool.
     """
@@ -139,6 +140,12 @@ class Candidate:
     need: GpuNeed
     shares: tuple[Price, ...] = ()
     known: ObservedFigures = field(default_factory=ObservedFigures)
+    divided_need: GpuNeed | None = None
+
+    @property
+    def least_need(self) -> GpuNeed:
+        """Return the need of which nothing that the request leaves open makes less."""
+        return self.divided_need or self.need
 
     @property
     def name(self) -> str:

@@ -201,13 +201,13 @@ class Production(Slots):
 
     def arriving(self, ask: JobRequest, seen: Arrival) -> JobRequest:
         """Return *ask* with the GPU type that it prefers among the recent jobs."""
-        where = self._places_of(ask) if self.online and ask.stage == "first" and ask.gpu_count == 1 else ()
+        where = self._places_of(ask) if self.online and ask.stage == "first" else ()
         if len(where) < 2:  # nothing to choose
             return ask
 
         free = {one.name: count for one, count in zip(self.fleet.types, seen.free_counts, strict=True)}
         now = [replace(place, pool=replace(place.pool, free_gpu_count=free[place.name])) for place in where]
-        chosen = preferred_among_jobs(now, [*self.late.values()])
+        chosen = preferred_among_jobs(now, [*self.late.values()], ask.gpu_count)
         # gpusaged remembers a job whatever it decided for it: of each user the newest.
         self.late.pop(seen.user, None)
         self.late[seen.user] = {place.name: place.need.step_time_s.value for place in where}

@@ -64,11 +64,12 @@ def test_a_share_is_bound_to_the_types_that_are_not_forbidden(advisor: Advisor, 
     assert outcome.decision.reasons[-1] == "kept off t4"
 
 
-def test_a_whole_gpu_is_bound_too(advisor: Advisor, graph: ModelGraph) -> None:
-    outcome = on_slurm(advisor, graph, ",slowdown=1,forbid=t4+V100")
-    assert outcome.decision.request.gpu_count == 1
+@pytest.mark.parametrize("count", [1, 2])
+def test_whole_gpus_are_bound_too(advisor: Advisor, graph: ModelGraph, count: int) -> None:
+    outcome = on_slurm(advisor, graph, ",slowdown=1,forbid=t4+V100", gres=f"gpu:{count}")
+    assert outcome.decision.request.gpu_count == count
     assert outcome.rendered.fields == {"set.features": "a100"}
-    assert outcome.rendered.after == "gres/gpu:1, constraint a100"
+    assert outcome.rendered.after == f"gres/gpu:{count}, constraint a100"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,6 @@ def test_a_job_that_could_not_get_a_forbidden_type_is_bound_to_none(
     [
         ("--nodelist=n1", "the job cannot be bound to v100, a100, the only types that it allows"),
         ("--ntasks=2", "--ntasks=2 tasks would divide one share"),
-        ("--gres=gpu:2", "the job asks for 2 GPUs, and gpusage changes only requests for one"),
     ],
 )
 def test_where_it_cannot_be_kept_off_its_user_reads_so(

@@ -164,10 +164,10 @@ def test_where_no_mode_is_set_gpusaged_observes_and_yarn_submit_enforces(advisor
         ("", "on 4 GPUs by ddp, batch 8 each, a GPU needs "),
         (",gpus=4,strategy=zero2", "on 4 GPUs by zero2, batch 8 each, a GPU needs "),
         (",gpus=4,tensor=2", "must have attention heads for 'tensor'"),
-        (",mode=infer", "gpusage changes only requests for one"),
+        (",mode=infer", "on 4 GPUs with a copy each, a GPU needs "),
     ],
 )
-def test_a_job_on_several_gpus_is_kept_and_its_user_told_what_each_needs(
+def test_the_user_of_a_job_on_several_gpus_is_told_what_each_needs(
     advisor: Advisor, card: str, words: str, clause: str
 ) -> None:
     comment = f"model={MODEL},batch=8{words}"

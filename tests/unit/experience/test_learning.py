@@ -117,6 +117,12 @@ def test_a_share_that_is_full_although_nothing_changed_makes_nobody_forget_again
     assert seen.utilization[WHOLE].value == pytest.approx(0.3)
 
 
+def test_full_shares_before_any_whole_run_show_no_change() -> None:
+    """Nothing says how busy the job keeps a whole GPU until one has run."""
+    seen = job_experience([full(2e9), full(2.1e9), replace(RUN, utilization=0.3, ended_at_s=2.2e9)])
+    assert seen.utilization_runs == {HALF: 2, WHOLE: 1}
+
+
 @pytest.mark.parametrize(
     ("whole", "share_percent", "utilization", "forgets"),
     [

@@ -120,15 +120,22 @@ def eligible(of: PolicyInput) -> Decision | None:
     return decide_eligibility(of, draft(of))
 
 
-def test_one_whole_gpu_goes_on() -> None:
-    assert eligible(make_input(small())) is None
+@pytest.mark.parametrize("count", [1, 2])
+def test_whole_gpus_go_on(count: int) -> None:
+    assert eligible(make_input(small(), request=GpuRequest(gpu_count=count))) is None
+
+
+def test_history_decides_on_one_gpu_alone() -> None:
+    gpu, needed = small()
+    decision = eligible(make_input((gpu, replace(needed, source="history")), request=GpuRequest(gpu_count=2)))
+    assert decision is not None
+    assert decision.reasons == ("the job asks for 2 GPUs, and history decides only on one",)
 
 
 @pytest.mark.parametrize(
     ("request_", "code", "reason"),
     [
         (GpuRequest(gpu_count=0), Code.DECLINE, "the job asks for no whole GPU"),
-        (GpuRequest(gpu_count=2), Code.KEEP, "the job asks for 2 GPUs, and gpusage changes only requests for one"),
         (GpuRequest(gpu_count=1, obstacles=("--exclusive takes it all",)), Code.KEEP, "--exclusive takes it all"),
         (GpuRequest(gpu_count=0, mps_thread_percent=5), Code.KEEP, "the job asks for a share of a GPU already"),
         (GpuRequest(gpu_count=1, gpu_type="a100"), Code.KEEP, "no node that it may use has a GPU of type 'a100'"),
@@ -147,28 +154,30 @@ def test_a_job_that_asks_for_one_gpu_and_means_several_keeps_it_whole() -> None:
     assert (decision.code, decision.reasons) == (Code.KEEP, ("gpus=8 is not the 1 GPU that the job asks for",))
 
 
-def test_a_job_that_trains_on_several_gpus_is_kept_and_told_what_each_needs() -> None:
+def test_a_job_on_several_gpus_is_told_what_each_needs() -> None:
     rows = [(V100, need(V100, gib=6.0)), (H100, need(H100, gib=20.0))]
     run = Workload(batch_size=8, gpus=4, strategy="fsdp")
-    decision = eligible(make_input(*rows, request=GpuRequest(gpu_count=4), workload=run))
+    one = make_input(*rows, request=GpuRequest(gpu_count=4), workload=run)
+    decision = decide_fit(one, draft(one))
     assert decision is not None
     assert decision.request == GpuRequest(gpu_count=4)
-    assert decision.reasons[1] == "on 4 GPUs by fsdp, batch 8 each, a GPU needs 20.0 GiB (up to 20.0 GiB)"
+    assert decision.reasons == ("on 4 GPUs by fsdp, batch 8 each, a GPU needs 20.0 GiB (up to 20.0 GiB)",)
     of_copies = replace(run, gpus=8, tensor=2, pipeline=2)
-    decision = eligible(make_input(*rows, request=GpuRequest(gpu_count=8), workload=of_copies))
+    copies = make_input(*rows, request=GpuRequest(gpu_count=8), workload=of_copies)
+    decision = decide_fit(copies, draft(copies))
     assert decision is not None
-    assert decision.reasons[1].startswith("on 8 GPUs by fsdp, batch 8 for each 4, a GPU needs")
-    assert len(decision.reasons) == 2
+    assert decision.reasons[0].startswith("on 8 GPUs by fsdp, batch 8 for each 4, a GPU needs")
+    assert len(decision.reasons) == 1
     decision = eligible(make_input(*rows, request=GpuRequest(gpu_count=4), workload=of_copies))
     assert decision is not None
-    assert decision.reasons[2] == "gpus=8 is not the 4 GPUs that the job asks for"
+    assert decision.reasons[1] == "gpus=8 is not the 4 GPUs that the job asks for"
     on_two_nodes = GpuRequest(gpu_count=8, obstacles=("the job may use several nodes",))
     decision = eligible(make_input(*rows, request=on_two_nodes, workload=of_copies))
     assert decision is not None
     assert decision.reasons[0] == "the job may use several nodes"
     assert decision.reasons[1].startswith("on 8 GPUs by fsdp, batch 8 for each 4, a GPU needs")
     (of, _), *_ = rows
-    decision = eligible(make_input((of, need(of, gib=100.0)), request=GpuRequest(gpu_count=4), workload=run))
+    decision = eligible(make_input((of, need(of, gib=100.0)), request=on_two_nodes, workload=of_copies))
     assert decision is not None
     assert decision.reasons[1].endswith("needs 100.0 GiB (up to 100.0 GiB), more than v100 has")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpusage_hooks.types import Cluster, GpuPool, GpuRequest, NodeKind
@@ -59,7 +60,9 @@ def find_confinement(
             for name in requestable_types(gpu_types, pools)
         }
         first, *more = [name for name, count in reached_counts.items() if count] or [""]
-        by_type = Confinement(reached_counts.get(first, 0), gpu_type=first, other_types=tuple(more))
+        # gpusaged puts another name in the place of one GPU's.
+        others_too = tuple(more) if request.gpu_count == 1 else ()
+        by_type = Confinement(reached_counts.get(first, 0), gpu_type=first, other_types=others_too)
 
     def is_worse(reached: Sequence[_Place]) -> bool:
         """Return whether these are of one type, in place of whose name gpusaged might put that of another."""
@@ -108,18 +111,21 @@ def _places_of(gpu_types: Sequence[str], pools: Sequence[GpuPool]) -> tuple[list
 def _reached_count(
     places: Sequence[_Place], request: GpuRequest, partitions: Sequence[str], excluded: Collection[str] = ()
 ) -> int:
-    """Return how many GPUs *places* have for *request*; 0 where nothing there could run it in one of *partitions*.
+    """Return how many GPUs *places* have for *request*; 0 where they are not enough to run it in one of *partitions*.
 
     Where it is not known how many GPUs a place has, it has one.
     """
-    left, total = {*partitions}, 0
+    total = 0
+    kinds_in: dict[str, list[NodeKind]] = {name: [] for name in partitions}
     for pool, kind in places:
-        here = {name for name in partitions if kind is None or kind.could_run(request, name)}
-        left -= here
-        names = {*kind.node_names} - {*excluded} if kind else ()
-        count = max(kind.gpu_count, 1) * max(len(names), 1) if kind else pool.gpu_count
+        names = tuple(name for name in kind.node_names if name not in excluded) if kind else ()
+        left = replace(kind, node_names=names) if kind else NodeKind()
+        here = [name for name in partitions if kind is None or kind.could_run(request, name)]
+        for name in here:
+            kinds_in[name].append(left)
+        count = max(left.gpu_count, 1) * max(len(names), 1) if kind else pool.gpu_count
         total += count if here else 0
-    return 0 if left else total
+    return total if all(map(request.is_held_by, kinds_in.values())) else 0
 
 
 def _features_of(

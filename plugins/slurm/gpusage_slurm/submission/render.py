@@ -27,9 +27,11 @@ from gpusage_slurm.submission.confinement import (
     requestable_types,
     requested_pools,
 )
-from gpusage_slurm.submission.request import FEATURE, FIELD_BYTES, PLAIN_CONSTRAINT, TRES_FIELDS
+from gpusage_slurm.submission.request import FEATURE, FIELD_BYTES, PLAIN_CONSTRAINT, TRES_FIELDS, describe_request
 from gpusage_slurm.tres import is_gpu, parse_tres, without_gpus
 
+_SETTABLE = {"tres_per_node": "gres"}
+"""Under another name than job_submit reads it."""
 _NAMELESS = "a share cannot name its GPU type"
 _VAIN = "every node that it may use has the feature of the preferred GPU generation"
 _UNBOUND = "it is decided for {} only, to which this job cannot be bound"
@@ -121,6 +123,10 @@ def _whole_gpu(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster)
     confined = find_confinement(request.required_gpus, request, cluster, can_hold)
     if confined is None:
         return _Change(trouble=_UNBOUND.format(", ".join(request.required_gpus)))
+    if confined.gpu_type and request.gpu_count > 1:
+        typed = _typed(fields, confined.gpu_type)
+        changes = {f"set.{_SETTABLE.get(name, name)}": text for name, text in typed.items()}
+        return _Change(fields=changes, after=describe_request({**fields, **typed}))
     if confined.gpu_type:
         named = f"gpu:{confined.gpu_type}:1"
         more = f", {OR}{'|'.join(confined.other_types)}" if confined.other_types else ""
@@ -140,6 +146,17 @@ def _whole_gpu(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster)
     if first:
         changes, after = {**changes, "set.prefer": first}, f"{after}, prefer {first}"
     return _Change(fields=changes, after=after)
+
+
+def _typed(fields: Mapping[str, str], gpu_type: str) -> dict[str, str]:
+    """Return the fields in which the job asks for GPUs, with *gpu_type* in front of each number of them."""
+    typed = {}
+    for name in TRES_FIELDS:
+        parts = parse_tres(fields.get(name, ""))
+        words = [f"{each.text[:5]}gpu:{gpu_type}:{each.count}" if is_gpu(each) else each.text for each in parts]
+        if any(map(is_gpu, parts)):
+            typed[name] = ",".join(words)
+    return typed
 
 
 def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ...]) -> int | None:

@@ -145,7 +145,7 @@ def _learn_switch(fields: Mapping[str, str]) -> bool | None:
 def _missing_card_reason(fields: Mapping[str, str]) -> str | None:
     """Return why the job that job_submit saw brings no card; ``None`` where it is no batch job, which never does."""
     reason = decode_missing_card_reason(fields.get("card", ""))
-    if reason or not _is_batch(fields):
+    if reason or fields.get("script", "1") != "1":
         return reason
     return _NO_CARD if _exports_all(fields) else _LEFT_BEHIND.format(fields["export"])
 
@@ -161,11 +161,6 @@ def _exports_all(fields: Mapping[str, str]) -> bool:
     return fields.get("export", "").partition(",")[0] in ("", "ALL")
 
 
-def _is_batch(fields: Mapping[str, str]) -> bool:
-    """Return whether the job is a batch job, not of srun or salloc."""
-    return fields.get("script", "1") == "1"
-
-
 def read_request(fields: Mapping[str, str]) -> GpuRequest:
     """Return the request of *fields*: the GPUs of the whole job, their type, and obstacles to a share."""
     requested = _requested_tres(fields)
@@ -177,6 +172,10 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
 
     # job_submit has the memory in MiB, of the node or of each core.
     node_mib, cpu_mib = _number(fields, "min_mem_per_node") or 0, _number(fields, "min_mem_per_cpu") or 0
+    node_count = node_gpu_count = 1
+    if gpu_count > 1:
+        node_count, node_gpu_count, cpu_count, gpus_mib = _part_of_node(fields, gpus, gpu_count)
+        node_mib = max(node_mib, gpus_mib)
     deadline = fields.get("deadline", "")
 
     # slurmctld refuses a job that none of its nodes could ever run, and one that waits for a node outside its
@@ -200,12 +199,14 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
     return GpuRequest(
         gpu_count=gpu_count,
         gpu_type=next(iter(kinds)) if len(kinds) == 1 else None,
-        obstacles=tuple(_obstacles(fields, requested)) if gpu_count or gpus else (),
+        obstacles=tuple(_obstacles(fields, requested, gpu_count)) if gpu_count or gpus else (),
         partitions=tuple(name for name in fields.get("partition", "").split(",") if name),
         scopes=(*reservations, *(f"qos={name}" for name in qos if name), *accounts),
         # Slurm tries the job's own preference in place of its constraint, so then that confines nothing.
         node_features=() if fields.get("prefer") else feature_groups(constraint),
         cpu_count=cpu_count,
+        node_count=node_count,
+        node_gpu_count=node_gpu_count,
         host_memory_bytes=max(node_mib, cpu_mib * cpu_count) * MIB,
         task_count=_array_task_count(fields.get("array_inx", "")),
         bindable=is_free and not excludes,
@@ -215,6 +216,34 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         steerable=is_free and (bool(excluded) or not excludes),
         repeatable=not fields.get("unrepeatable"),
     )
+
+
+def _part_of_node(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], gpu_count: int) -> tuple[int, int, int, int]:
+    """Return the nodes of a job with several GPUs, and its GPUs, cores and MiB for GPUs on one of them.
+
+    Where the number of nodes is open, there are 0, and one is to have the cores and the memory of all GPUs.
+    """
+    node_count = max(_number(fields, "min_nodes") or 1, 1)
+    most_on_node = -(-gpu_count // node_count)
+    cpus_per_task = _number(fields, "cpus_per_task") or 1
+    tasks = max(_task_count(fields), gpu_count * (_number(fields, "ntasks_per_tres") or 0))
+
+    # Options for each GPU: ``gres:gpu:4``.
+    cpus_per_gpu, mib_per_gpu = (
+        sum(each.count or 0 for each in parse_tres(fields.get(name, "")) if is_gpu(each))
+        for name in ("cpus_per_tres", "mem_per_tres")
+    )
+    cpu_count = max(
+        -(-(_number(fields, "min_cpus") or 1) // node_count),
+        _number(fields, "pn_min_cpus") or 1,
+        cpus_per_task * -(-tasks // node_count),
+        cpus_per_gpu * most_on_node,
+    )
+
+    # GPUs of the whole job are spread over as many nodes as it takes.
+    is_spread = all(field != "tres_per_node" for field, _ in gpus) and _number(fields, "max_nodes") != node_count
+    is_open = is_spread and not _number(fields, "min_nodes")
+    return 0 if is_open else node_count, 1 if is_spread else most_on_node, cpu_count, mib_per_gpu * most_on_node
 
 
 def describe_request(fields: Mapping[str, str]) -> str:
@@ -295,14 +324,19 @@ def _number(fields: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None  # uint32
 
 
-def _obstacles(fields: Mapping[str, str], requested: list[tuple[str, Tres]]) -> Iterator[str]:
-    """Yield the reasons in the job's options for whole GPUs."""
-    if not _is_batch(fields):
+def _obstacles(fields: Mapping[str, str], requested: list[tuple[str, Tres]], gpu_count: int) -> Iterator[str]:
+    """Yield the reasons in the job's options for whole GPUs, as it wrote them."""
+    if fields.get("script", "1") != "1":
         yield _ONLY_BATCH
     if fields.get("het", "0") not in ("", "0"):
         yield "the job is heterogeneous"
     yield from _request_obstacles(requested)
 
+    if gpu_count > 1:  # they stay whole, so that only what leaves their number open counts
+        most = _number(fields, "max_nodes") or _task_count(fields)
+        if most > (_number(fields, "min_nodes") or 1) and any(field == "tres_per_node" for field, _ in requested):
+            yield "it may get more nodes, and so more GPUs: write --nodes"
+        return
     if max(_number(fields, "min_nodes") or 1, _number(fields, "max_nodes") or 1) > 1:
         yield "the job may use several nodes"
     if _task_count(fields) > 1:

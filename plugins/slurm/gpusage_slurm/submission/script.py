@@ -89,7 +89,7 @@ _PLAIN = MappingProxyType(
         "deadline": "deadline",
     }
 )
-_MEMORY = MappingProxyType({"mem": "min_mem_per_node", "mem-per-cpu": "min_mem_per_cpu"})
+_MEMORY = MappingProxyType({"mem": "min_mem_per_node", "mem-per-cpu": "min_mem_per_cpu", "mem-per-gpu": "mem_per_tres"})
 _GPUS = MappingProxyType(
     {
         "gpus": "tres_per_job",
@@ -97,7 +97,6 @@ _GPUS = MappingProxyType(
         "gpus-per-socket": "tres_per_socket",
         "gpus-per-task": "tres_per_task",
         "cpus-per-gpu": "cpus_per_tres",
-        "mem-per-gpu": "mem_per_tres",
     }
 )
 
@@ -243,7 +242,8 @@ def _field(name: str, value: str) -> Iterator[tuple[str, str]]:
     # Whole MiB of ``32G``, as job_submit sees them; empty where it is no amount, which sbatch will say.
     elif name in _MEMORY:
         mib = parse_mib(value) if _AMOUNT.fullmatch(value) else None
-        yield _MEMORY[name], "" if mib is None else str(math.ceil(mib))
+        prefix = "gres:gpu:" if name == "mem-per-gpu" else ""
+        yield _MEMORY[name], "" if mib is None else f"{prefix}{math.ceil(mib)}"
     elif name in _PLAIN:
         yield _PLAIN[name], value
 

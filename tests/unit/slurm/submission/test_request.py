@@ -70,7 +70,6 @@ def test_gpus_are_counted_over_nodes_sockets_and_tasks(fields: dict[str, str], g
         ({"tres_bind": "gres:gpu:closest"}, "--gpu-bind"),
         ({"tres_bind": "gres:gpu:per_task:1"}, "--gpu-bind"),
         ({"shared": "0"}, "--exclusive"),
-        ({"min_nodes": "2"}, "several nodes"),
         ({"max_nodes": "4"}, "several nodes"),
         ({"num_tasks": "4"}, "--ntasks=4"),
         ({"ntasks_per_node": "4"}, "--ntasks=4"),  # sbatch gives no number of tasks then (22.05 to 26.05)

@@ -33,7 +33,7 @@ def script(*directives: str) -> str:
         ("--gpus-per-socket=1", "tres_per_socket", "gres:gpu:1"),
         ("--tres-per-task=cpu:2,gres/gpu:1", "tres_per_task", "cpu:2,gres/gpu:1"),
         ("--cpus-per-gpu=4", "cpus_per_tres", "gres:gpu:4"),
-        ("--mem-per-gpu=4G", "mem_per_tres", "gres:gpu:4G"),
+        ("--mem-per-gpu=4G", "mem_per_tres", "gres:gpu:4096"),
         ("-C 'intel&ib'", "features", "intel&ib"),
         ("--prefer=h100", "prefer", "h100"),
         ("-N 2-4", "max_nodes", "4"),
