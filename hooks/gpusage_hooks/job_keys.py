@@ -153,7 +153,7 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             default="no adapters",
             modes=TRAINING,
             help="Training: rank of the LoRA adapters beside all linear layers; only they are trained.",
-            details="With precision=nf4 this is QLoRA. If only some layers have them, write `trainable=SHARE`.",
+            details="With precision=nf4 this is QLoRA; fp16, bf16 mean -pure. For some layers write `trainable=SHARE`.",
         ),
         "checkpointing": _row(
             Switch(),

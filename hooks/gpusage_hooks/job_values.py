@@ -22,6 +22,8 @@ MAXIMUM_NAMES = 64
 SHOWN_LENGTH = 80
 """Of a value in an error: a user knows it by its beginning, and it may be a megabyte long."""
 SWITCH = ("on", "off")
+LORA_PRECISIONS: Mapping[str, str] = MappingProxyType({"fp16": "fp16-pure", "bf16": "bf16-pure"})
+"""What half precision means beside adapters: the model below is loaded in two bytes, and nothing casts it."""
 
 _SPELLINGS: Mapping[str, str] = {
     # PyTorch's dtypes, and Lightning's, accelerate's and Keras' words; torch.amp casts to float16 where nothing else is
@@ -49,7 +51,7 @@ _SPELLINGS: Mapping[str, str] = {
     "train": "training",
     "infer": "inference",
     # Optimizers, by what they keep for each weight: one number or two
-    "momentum": "nesterov sgdm lion rmsprop adagrad",
+    "momentum": "nesterov sgdm lion rmsprop adagrad muon",
     "adam": "nadam radam adamax lamb",
     # transformers' TrainingArguments(optim=...)
     "adamw": "adamw_torch adamw_torch_fused adamw_hf paged_adamw_32bit paged_adamw",

@@ -83,6 +83,7 @@ Examples:
     callback=options.read_duration,
     help="Name the cheapest GPU on which the run ends within TIME, such as 8h; needs --steps.",
 )
+@options.price_option
 @click.option(
     "--explain",
     "explains",
@@ -108,6 +109,8 @@ Examples:
     help="Show what each GPU serves of a language model: answers side by side, tokens/s per user and per GPU, the "
     "first token, and what a million tokens cost; needs --generate. The engine is vllm unless --engine names one.",
 )
+@click.option("--batched-tokens", type=click.IntRange(1, 10**6), help="With --serve: vLLM's --max-num-batched-tokens.")
+@click.option("--fp8-cache", "has_narrow_cache", is_flag=True, help="With --serve: keys and values of 1 byte.")
 @click.option(
     "--rate",
     "requests_per_s",

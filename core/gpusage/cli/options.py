@@ -64,7 +64,8 @@ def _job_option(row: JobKey) -> Callable[[Function], Function]:
     if isinstance(row.kind, Switch):
         return click.option(name, row.name, flag_value="on", default=None, help=text)
     if isinstance(row.kind, Words):
-        return click.option(name, row.name, type=WordsType(row.kind.choices), help=text)
+        names = (name, "--dtype") if row.name == "precision" else (name,)  # PyTorch's word, and that of engines
+        return click.option(*names, row.name, type=WordsType(row.kind.choices), help=text)
     if isinstance(row.kind, Count):
         return click.option(name, row.name, type=click.IntRange(1, MAXIMUM_COUNT), metavar=row.form, help=text)
 
@@ -125,6 +126,21 @@ def read_sizes(context: click.Context, parameter: click.Parameter, text: str | N
     size, words = click.IntRange(1, 10**9), text.split(",") if text is not None else ()
     sizes: list[int] = [size(word.strip(), parameter, context) for word in words]
     return tuple(dict.fromkeys(sizes))
+
+
+def read_prices(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, float]:
+    """Return prices by the name of a GPU, of which ``""`` is any: ``2.5``, or ``a100=2.5,h100=4``."""
+    pairs = [pair.rpartition("=") for pair in text.split(",")] if text else []
+    try:
+        return {name.strip(): float(price) for name, _, price in pairs}
+    except ValueError as error:
+        message = f"must be a price, or GPU=PRICE joined by commas; got {text!r}."
+        raise click.BadParameter(message) from error
+
+
+PRICE_HELP = "What an hour of any GPU, or of each named one, costs; needs --steps or --serve.  [default: the site's]"
+price_option = click.option("--price", "prices", metavar="[GPU=]N[,...]", callback=read_prices, help=PRICE_HELP)
+"""Adds prices of the user's own as ``prices``."""
 
 
 def read_rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:

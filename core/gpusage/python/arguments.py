@@ -13,6 +13,7 @@ from gpusage_hooks.comment import contradictions
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, JobKey
 from gpusage_hooks.job_values import (
+    LORA_PRECISIONS,
     MAXIMUM_COUNT,
     SHOWN_LENGTH,
     Bandwidth,
@@ -115,6 +116,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
 
     if "generate" in values:
         known.setdefault("mode", "infer")  # only a model that answers has tokens to generate
+    if known.get("lora") and known.get("precision") in LORA_PRECISIONS:
+        known["precision"] = LORA_PRECISIONS[known["precision"]]
     return Workload(**known)
 
 

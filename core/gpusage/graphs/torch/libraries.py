@@ -14,7 +14,7 @@ from gpusage.graphs.model_files import printable, quoted
 from gpusage_hooks.errors import GraphError
 
 # Their loggers have levels of their own.
-_LIBRARIES = ("transformers", "timm", "torchvision")
+_LIBRARIES = ("transformers", "timm", "torchvision", "diffusers")
 
 
 def import_library(name: str) -> Any:  # a module
