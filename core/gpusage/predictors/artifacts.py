@@ -209,7 +209,7 @@ class SlowdownParameters:
 
     Attributes:
         eager: Of kernels that PyTorch launches one by one.
-        proportional: Of all others, which nobody measured on a share.
+        proportional: Of all others, which no row of the fit is of.
         partners: The fields of `gpusage.predictors.sharing.colocation.PartnerExponents`.
     """
 

@@ -56,7 +56,7 @@ def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]
     if sys.stderr.isatty():
         click.echo(f"Building {source} on shapes alone; the next call finds it in {path.parent}.", err=True)
     graph = advisor.read(source, shape)
-    write_atomically(path, compact_json(to_document(graph)).encode("utf-8"))
+    write_atomically(path, compact_json(to_document(graph)))
     return graph
 
 
