@@ -18,7 +18,7 @@ from gpusage.boundary.printable_text import visible
 from gpusage.cli import tables
 from gpusage.cli.cluster_file import find_cluster
 from gpusage.cli.decisions import origins_of, user_name
-from gpusage.cli.predicting.money import site_prices
+from gpusage.cli.predicting.money import prices_per_hour
 from gpusage.cli.user_file import page_origin, require_readable, write_output
 from gpusage.decisions.advisor import make_advisor
 from gpusage.plugins.loading import installed_managers
@@ -156,7 +156,7 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
     """
     configuration = load_configuration()
     advisor = make_advisor().configured(configuration)
-    prices = site_prices(advisor.catalogue)
+    prices = prices_per_hour(advisor.catalogue)
     runs = list[Observation]()
     try:
         with closing(open_store(configuration.store.url)) as store:
