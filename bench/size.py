@@ -76,8 +76,9 @@ BUDGETS = {
     ),  # 276 of them were gpusage-mps's, which was not counted
     "lines of code: planning, sandboxes, lab, bench": Budget(
         # issue 36: 10 forms, 263 plan slices; 37: 142 simulator, 82 month, 21 partners, 23 a waiting site;
-        # 38: 88 known steps, 82 intervals; 37 again: 186 less, tables of files in core, 40 a bench of learned pairs
-        limit=20_600 + 10 + 263 + 142 + 82 + 21 + 23 + 88 + 82 - 186 + 40
+        # 38: 88 known steps, 82 intervals; 37 again: 186 less, tables of files in core, 40 a bench of learned pairs;
+        # 35: 8 the history's writer, from core
+        limit=20_600 + 10 + 263 + 142 + 82 + 21 + 23 + 88 + 82 - 186 + 40 + 8
     ),
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),
