@@ -83,7 +83,11 @@ Examples:
     callback=options.read_duration,
     help="Name the cheapest GPU on which the run ends within TIME, such as 8h; needs --steps.",
 )
-@options.price_option
+@click.option(
+    "--price",
+    metavar="[GPU=]N[,...]",
+    help="What an hour of any GPU, or of each named one, costs; needs --steps or --serve.  [default: the site's]",
+)
 @click.option(
     "--explain",
     "explains",

@@ -128,21 +128,6 @@ def read_sizes(context: click.Context, parameter: click.Parameter, text: str | N
     return tuple(dict.fromkeys(sizes))
 
 
-def read_prices(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, float]:
-    """Return prices by the name of a GPU, of which ``""`` is any: ``2.5``, or ``a100=2.5,h100=4``."""
-    pairs = [pair.rpartition("=") for pair in text.split(",")] if text else []
-    try:
-        return {name.strip(): float(price) for name, _, price in pairs}
-    except ValueError as error:
-        message = f"must be a price, or GPU=PRICE joined by commas; got {text!r}."
-        raise click.BadParameter(message) from error
-
-
-PRICE_HELP = "What an hour of any GPU, or of each named one, costs; needs --steps or --serve.  [default: the site's]"
-price_option = click.option("--price", "prices", metavar="[GPU=]N[,...]", callback=read_prices, help=PRICE_HELP)
-"""Adds prices of the user's own as ``prices``."""
-
-
 def read_rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
     """Return requests a second, written ``5`` or ``5/s``."""
     return None if text is None else _read_value(JOB_KEYS["rate"].kind, "rate", text)

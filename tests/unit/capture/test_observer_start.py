@@ -31,9 +31,12 @@ TORCHES = {
     "failing": "raise ImportError('no such library')",
     "odd": "class nn: Module = None\nname = 1",
 }
-
-
-OPTIONS = pytest.mark.parametrize("options", [[], ["-S"], ["-I"]], ids=str)
+# With -I, Python sees neither of them, but the PyTorch that is installed.
+STARTS = pytest.mark.parametrize(
+    ("torch", "options"),
+    [*((torch, options) for options in ([], ["-S"]) for torch in TORCHES), ("failing", ["-I"])],
+    ids=str,
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +48,7 @@ def newest() -> str:
         pytest.skip(str(error))
 
 
-@OPTIONS
-@pytest.mark.parametrize("torch", TORCHES)
+@STARTS
 @pytest.mark.parametrize("python", PYTHONS)
 def test_it_starts_and_ends_alike(tmp_path: Path, python: str, torch: str, options: list[str]) -> None:
     if python.split("/")[-3].startswith("2.") and "-I" in options:
@@ -55,8 +57,7 @@ def test_it_starts_and_ends_alike(tmp_path: Path, python: str, torch: str, optio
 
 
 @pytest.mark.nightly
-@OPTIONS
-@pytest.mark.parametrize("torch", TORCHES)
+@STARTS
 def test_it_starts_and_ends_alike_on_the_newest_python(
     tmp_path: Path, newest: str, torch: str, options: list[str]
 ) -> None:

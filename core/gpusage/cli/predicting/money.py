@@ -65,7 +65,7 @@ class Bill(NamedTuple):
 
 
 def bill_of(
-    needs: Sequence[GpuNeed], run: Workload, deadline_s: float | None, catalogue: Catalogue, own: Mapping[str, float]
+    needs: Sequence[GpuNeed], run: Workload, deadline_s: float | None, catalogue: Catalogue, own: str | None
 ) -> Bill:
     """Return what a *run* costs on all its GPUs, of each type of *needs*, by `prices`.
 
@@ -89,14 +89,25 @@ def bill_of(
     return Bill(tuple(need.gpu for need in needs), tuple(run.cost for run in runs), deadline_s, cheapest)
 
 
-def prices_per_hour(catalogue: Catalogue, own: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the price of an hour by the catalogue's names: the user's *own*, ``""`` for any GPU, else the site's."""
-    if "" in own:
-        return dict.fromkeys((gpu.name for gpu in catalogue), own[""])
+def prices_per_hour(catalogue: Catalogue, own: str | None = None) -> Mapping[str, float]:
+    """Return the price of an hour by the catalogue's names: the user's *own* (``2.5``, ``t4=1,v100=2``), or the site's.
+
+    Raises:
+        RequestError: A price is no number of at least 0, or not of a GPU.
+    """
+    configured = read_configuration()[0].money.price_per_hour if own is None else {}
+    try:
+        pairs = [pair.rpartition("=") for pair in own.split(",")] if own is not None else []
+        named = {name.strip(): float(price) for name, _, price in pairs}
+    except ValueError as error:
+        message = f"Option --price must be a price, or GPU=PRICE joined by commas; got {own!r}. Correct it."
+        raise RequestError(message) from error
+    if "" in named:
+        named = dict.fromkeys((gpu.name for gpu in catalogue), named[""])
 
     prices: dict[str, float] = {}
-    for name, price in (own or read_configuration()[0].money.price_per_hour).items():
-        where = "Option --price" if own else f"Key 'money.price_per_hour.{name}'"
+    for name, price in (named or configured).items():
+        where = "Option --price" if named else f"Key 'money.price_per_hour.{name}'"
         if not 0 <= price < float("inf"):
             message = f"{where} must be a number of at least 0; got {price!r}. Change it."
             raise RequestError(message)

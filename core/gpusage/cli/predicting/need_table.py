@@ -56,10 +56,8 @@ def notes(needs: Sequence[GpuNeed]) -> list[str]:
     return list(dict.fromkeys(note for need in needs for note in need.notes))
 
 
-def fit_word(need: GpuNeed) -> str:
-    """Return whether the memory fits: ``yes`` by its upper end, ``tight`` by the point alone, or ``no``."""
-    if need.fits:
-        return "yes"
+def miss_word(need: GpuNeed) -> str:
+    """Return ``tight`` where memory whose upper end does not fit is expected to, by its point, else ``no``."""
     whole, percent = advisor().catalogue.find(need.gpu).memory_bytes, need.share_percent
     room = whole if percent == WHOLE_PERCENT else memory_cap_bytes(whole, percent)
     return "tight" if need.required_bytes.value <= room else "no"
@@ -95,7 +93,7 @@ def cells(
         *share,
         tables.time_text(need.step_time_s),
         tables.memory_text(need.required_bytes),
-        fit_word(need),
+        "yes" if need.fits else miss_word(need),
         # Empty where a run fails with less than it takes: then both are one figure.
         "" if need.memory_bytes == need.required_bytes else tables.memory_text(need.memory_bytes),
         tables.share_text(need.gpu_utilization),

@@ -39,7 +39,7 @@ _NEEDED = (
     ("--batched-tokens", "batched_tokens", ("serves",), "--serve"),
     ("--fp8-cache", "has_narrow_cache", ("serves",), "--serve"),
     ("--p99", "first_token_s", ("requests_per_s",), "--rate"),
-    ("--price", "prices", ("serves", "steps"), "--serve or --steps"),
+    ("--price", "price", ("serves", "steps"), "--serve or --steps"),
 )
 
 
@@ -199,7 +199,7 @@ def _response(prediction: Prediction, run: Mapping[str, Any], *, is_named: bool,
     if workload.steps is not None or run["deadline_s"] is not None:
         from gpusage.cli.predicting import money
 
-        bill = money.bill_of(needs, workload, run["deadline_s"], advisor().catalogue, run["prices"])
+        bill = money.bill_of(needs, workload, run["deadline_s"], advisor().catalogue, run["price"])
     if not explains:
         return Response(prediction, (), bill)
 
@@ -257,7 +257,10 @@ def _document(answer: Response, *, explains: bool) -> dict[str, Any]:
     graph, run, needs, first = answer.prediction
     new_tokens = run.generate.new_tokens if run.generate else None
     rows = [documents.need(need, first=first, steps=run.steps, new_tokens=new_tokens) for need in needs]
-    rows = [{**row, "fit": need_table.fit_word(need)} for row, need in zip(rows, needs, strict=True)]
+    rows = [
+        {**row, "fit": "yes" if need.fits else need_table.miss_word(need)}
+        for row, need in zip(rows, needs, strict=True)
+    ]
     if explains:
         from gpusage.cli.predicting import explain
 
