@@ -68,12 +68,12 @@ class Budget:
 BUDGETS = {
     "lines of code: core, hooks, plugins": Budget(
         # issue 36: 87 slices, 238 forms, 241 gain; 37: 100 freed, 438 sums, 213 report; 35: 46 less than before;
-        # 38: 34 known steps, 30 hints, 115 several GPUs; 36 again: 79 confinement, and 30 for what two readers found
-        limit=41_276 + 87 + 238 + 341 - 46 + 438 + 213 + 34 + 30 + 115 + 79 + 30
+        # 38: 34 known steps, 30 hints, 135 several GPUs; 36 again: 79 confinement, and 30 for what two readers found
+        limit=41_276 + 87 + 238 + 341 - 46 + 438 + 213 + 34 + 30 + 135 + 79 + 30
     ),  # 276 of them were gpusage-mps's, which was not counted
     "lines of code: planning, sandboxes, lab, bench": Budget(
-        # issue 36: 10 forms, 263 plan slices; 37: 142 simulator, 82 month, 21 partners; 38: 88 bench of known steps
-        limit=20_600 + 10 + 263 + 142 + 82 + 21 + 88
+        # issue 36: 10 forms, 263 plan slices; 37: 142 simulator, 82 month, 21 partners; 38: 88 known steps, 57 several
+        limit=20_600 + 10 + 263 + 142 + 82 + 21 + 88 + 57
     ),
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),
