@@ -15,6 +15,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 import javax.management.MBeanServer;
 import javax.management.ObjectName;
+import javax.management.openmbean.TabularData;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateRequest;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
@@ -197,7 +198,10 @@ public final class SchedulerLoad extends SLSRunner {
   private static long counter(String name) throws Exception {
     ObjectName metrics = new ObjectName("org.gpusage:type=Metrics");
     MBeanServer beans = ManagementFactory.getPlatformMBeanServer();
-    return beans.isRegistered(metrics) ? (Long) beans.getAttribute(metrics, name) : 0;
+    if (!beans.isRegistered(metrics)) {
+      return 0;
+    }
+    return (Long) ((TabularData) beans.getAttribute(metrics, "Counts")).get(new Object[] {name}).get("value");
   }
 
   private void round() throws Exception {

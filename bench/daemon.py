@@ -3,6 +3,7 @@
 A real gpusaged is started in a folder of its own, with every installed plugin and a small one that describes a cluster
 of ten GPU types. The questions are what job_submit.lua sends for the example models. In the first kind of run no two
 are alike (other users, other job names) and only the cards come again; in the second, the same questions come again.
+With ``--waiting 10000`` it sees a Slurm, by stand-ins of its commands, with 1,000 nodes and as many waiting jobs.
 """
 
 from __future__ import annotations
@@ -60,6 +61,36 @@ def observe_cluster(manager):
     pools = [GpuPool(gpu=name, site_type=name, gpu_count=8, free_gpu_count=4, mps_per_gpu=100) for name in TYPES]
     return Cluster(manager="slurm", version="24.11.5", pools=tuple(pools))
 """
+STAND_IN = """#!{python} -S
+import json, os, re, sys
+
+def node(number):
+    gres = f"gpu:{{{types!r}[number % 10]}}:8"
+    rest = {{f"field{{each}}": {{"set": True, "infinite": False, "number": number}} for each in range(60)}}
+    used = {{"gres_used": gres, "alloc_cpus": 64, "alloc_memory": 500000, "state": ["MIXED"], "partitions": ["gpu"]}}
+    shared = {{"gres": gres + ",mps:800", "cpus": 128, "real_memory": 1000000}}
+    return {{"name": f"node{{number}}", "features": {types!r}[number % 10], **shared, **used, **rest}}
+
+def squeue_line(job, columns):
+    mark = f"gpusage {{int(job):012x}} REWRITE gres/gpu:1 -> gres/mps:40 | it uses a third of a GPU, for 12 % more time"
+    row = {{"JobArrayID": job, "UserName": f"user{{job}}", "StateCompact": "PD", "Reason": "Priority"}}
+    row |= {{"tres-per-node": "gres/mps:40", "tres-alloc": "cpu=4,mem=16G,node=1,gres/mps=40", "admin_comment": mark}}
+    return "".join(str(row.get(name, "")).ljust(int(width)) for name, width in columns)
+
+program, text = os.path.basename(sys.argv[0]), " ".join(sys.argv[1:])
+form, named = re.search(r"--Format=(\\S+)", text), re.search(r"--jobs=(\\S+)", text)
+if form and "PD" in text:
+    jobs, columns = named[1].split(",") if named else range(1, {waiting} + 1), form[1].split(",")
+    print(*(squeue_line(job, [each.split(":") for each in columns]) for job in jobs), sep="\\n")
+answers = {{
+    "--version": "slurm 24.11.5",
+    "config": "SLURM_VERSION = 24.11.5\\nSlurmUser = root(0)\\nSchedulerParameters = ignore_prefer_validation",
+    "partitions": "PartitionName=gpu Default=YES Nodes=node[0-999]",
+    "nodes --json": json.dumps({{"nodes": [node(number) for number in range(1000)]}}),
+    "nodes --oneliner": "\\n".join(f"NodeName=node{{number}} Comment=" + "x" * 1000 for number in range(1000)),
+}}
+print(next((answer for words, answer in answers.items() if program == "scontrol" and words in text), ""))
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +111,10 @@ def main() -> None:
     """Run, and print the table and what the goals are."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="length of each run (default 4)")
+    parser.add_argument("--waiting", type=int, default=0, help="jobs that wait in a stand-in of Slurm (default: none)")
     options = parser.parse_args()
     cards = [encode(gpusage.read_model(str(path))) for path in sorted(MODELS.glob("*.onnx"))]
-    with started() as (folder, process):
+    with started(waiting=options.waiting) as (folder, process):
         runs = list(measured(folder, process.pid, cards, options.seconds))
         records = client.status(folder / "s.sock", 5.0)["records"]
         status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
@@ -218,8 +250,13 @@ def exchange(selector: selectors.BaseSelector, duration_s: float) -> list[tuple[
 
 
 @contextmanager
-def started(runner: Sequence[str] = ("-m",)) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
-    """Yield the folder and the process of a gpusaged that has seen its cluster; *runner* is what runs its module."""
+def started(runner: Sequence[str] = ("-m",), waiting: int = 0) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """Yield the folder and the process of a gpusaged that has seen its cluster.
+
+    Args:
+        runner: What runs its module.
+        waiting: Jobs that wait in the stand-in of Slurm; with none, a plugin describes the cluster.
+    """
     folder = Path(tempfile.mkdtemp(prefix="gpusaged-"))
     metadata = folder / "plugins" / "bench_plugin-1.0.dist-info"
     metadata.mkdir(parents=True)
@@ -229,6 +266,12 @@ def started(runner: Sequence[str] = ("-m",)) -> Iterator[tuple[Path, subprocess.
     (folder / "c.toml").write_text(CONFIGURATION.format(folder=folder))
     path = os.pathsep.join(filter(None, (str(folder / "plugins"), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path}
+    if waiting:
+        (folder / "bin").mkdir()
+        for name in ("scontrol", "squeue", "sinfo", "sacct", "sacctmgr"):
+            (folder / "bin" / name).write_text(STAND_IN.format(python=sys.executable, types=TYPES, waiting=waiting))
+            (folder / "bin" / name).chmod(0o755)
+        environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
     command = [sys.executable, *runner, "gpusage.service.daemon", "--config", str(folder / "c.toml")]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, env=environment)

@@ -538,6 +538,30 @@ train(model)
 """,
         shows=None,
     ),
+    "an alarm that forgets what it interrupts": Program(
+        source="""
+import signal
+def forgetful(number, frame):
+    del frame
+    raise KeyError("late")
+class Alarm:
+    def ring(self, number, frame):
+        frame = None
+        raise ArithmeticError
+caught, model = 0, Network()
+for turn in range(100):
+    try:
+        signal.signal(signal.SIGALRM, Alarm().ring if turn % 2 else forgetful)
+        signal.setitimer(signal.ITIMER_REAL, 0.0002 + turn * 5e-5)
+        while True:
+            with torch.no_grad(): model(torch.ones(1, 8))
+    except (KeyError, ArithmeticError): caught += 1
+print(caught)
+torch.set_grad_enabled(True)
+train(model)
+""",
+        shows=None,
+    ),
     "an exception from another thread": Program(
         source="""
 import ctypes, threading, time

@@ -105,11 +105,26 @@ def variable(output: str, name: str) -> str:
     return next((line.partition("=")[2] for line in output.splitlines() if line.startswith(f"{name}=")), "")
 
 
-def journal(sandbox: Sandbox, node: str) -> dict[str, tuple[str, int]]:
-    """Return GPU and share of each container that a node has written down."""
-    path = sandbox.layout.state / node / "recovery" / "gpusage-bindings"
-    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    return {container: (gpu, int(share)) for container, gpu, share in lines}
+def bindings(sandbox: Sandbox, node: str) -> dict[str, tuple[str, int]]:
+    """Return GPU and share of each container that a node runs, as the scripts that started them have it."""
+    answer = requests.get(f"{node_url(sandbox, node)}/ws/v1/node/containers", timeout=30).json()
+    running = [
+        each["id"] for each in (answer["containers"] or {"container": []})["container"] if each["state"] != "DONE"
+    ]
+    known = {}
+    for script in (sandbox.layout.state / node).glob("local/nmPrivate/*/*/launch_container.sh"):
+        exported = dict(
+            re.findall(r'^export (CUDA_VISIBLE_DEVICES|GPUSAGE_SHARE)="([^"]*)"$', script.read_text(), re.MULTILINE)
+        )
+        if script.parent.name in running and "GPUSAGE_SHARE" in exported:
+            known[script.parent.name] = (exported["CUDA_VISIBLE_DEVICES"], int(exported["GPUSAGE_SHARE"]))
+    return known
+
+
+def has_all_gpus(sandbox: Sandbox, node: str) -> bool:
+    """Return whether a node has nothing of its GPUs bound."""
+    free = bean(node_url(sandbox, node))["Free"].split(",")
+    return all(part.endswith("=100") for part in free if part)
 
 
 def used_share(sandbox: Sandbox, node: str) -> int:
@@ -143,7 +158,7 @@ def bean(url: str) -> dict[str, Any]:
 
 def metrics(url: str) -> dict[str, int]:
     """Return our counters in the daemon whose web address is *url*."""
-    return {name: count for name, count in bean(url).items() if isinstance(count, int)}
+    return {count["key"]: count["value"] for count in bean(url)["Counts"]}
 
 
 def node_url(sandbox: Sandbox, node: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -23,6 +24,25 @@ def test_the_jars_own_tests_pass(jar: Path) -> None:  # built before, so that on
     command = [str(java.maven), "-q", "-B", f"-Dmaven.repo.local={repository}", "-f", str(POM), "surefire:test"]
     environment = java.maven_environment()
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("version", ["3.4.0", "3.4.1", "3.5.0"])
+def test_the_sources_compile_against_each_hadoop_that_docs_name(java: None, tmp_path: Path, version: str) -> None:
+    shutil.copy(POM, tmp_path)
+    shutil.copytree(POM.parent / "src" / "main", tmp_path / "src" / "main")
+    installation = find_java()
+    repository = cache_folder().absolute() / "maven"
+    command = [str(installation.maven), "-q", "-B", f"-Dmaven.repo.local={repository}", f"-Dhadoop.version={version}"]
+    environment = installation.maven_environment()
+    done = subprocess.run(
+        [*command, "-f", str(tmp_path / "pom.xml"), "compile"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert done.returncode == 0, done.stdout[-4000:]
 
 

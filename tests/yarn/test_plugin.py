@@ -64,7 +64,7 @@ def cluster(plugged: Sandbox) -> Iterator[Sandbox]:
 
 def is_idle(sandbox: Sandbox, node: str) -> bool:
     """Return whether nothing of a node's GPUs is bound or given out."""
-    return not masters.journal(sandbox, node) and masters.used_share(sandbox, node) == 0
+    return masters.has_all_gpus(sandbox, node) and masters.used_share(sandbox, node) == 0
 
 
 def holding(sandbox: Sandbox, file: Path, count: int = 1, **plan: str) -> str:
@@ -131,10 +131,22 @@ def test_50_and_50_share_a_gpu_and_60_and_50_never_do(cluster: Sandbox, tmp_path
     masters.wait_for_end(cluster, first, second, third)
 
 
+def test_containers_of_one_training_have_a_gpu_each_and_another_joins_them(cluster: Sandbox, tmp_path: Path) -> None:
+    training = holding(cluster, tmp_path / "go", 2, share="25", labels="h100", apart="1")
+    assert sorted(gpu for _, (gpu, _) in bound(cluster, "h100-1", training)) == ["0", "1"]
+    other = holding(cluster, tmp_path / "go", 2, share="25", labels="h100")
+    assert {gpu for _, (gpu, _) in bound(cluster, "h100-1", other)} == {"0"}  # the fullest, as ever
+    third = masters.submit(cluster, plan=masters.plan(share="25", labels="h100", apart="1", containers="3"))
+    apps.wait_until(cluster, lambda: len(masters.outputs(cluster, third)) == 2, "two of it run")
+    (tmp_path / "go").touch()
+    reports = masters.wait_for_end(cluster, training, other, third)
+    assert [report["finalStatus"] for report in reports] == ["SUCCEEDED"] * 3
+
+
 def bound(sandbox: Sandbox, node: str, app: str) -> list[tuple[str, tuple[str, int]]]:
     """Return the bindings of an application's containers on a node."""
     mark = app.removeprefix("application_")
-    return [(name, binding) for name, binding in masters.journal(sandbox, node).items() if mark in name]
+    return [(name, binding) for name, binding in masters.bindings(sandbox, node).items() if mark in name]
 
 
 def test_what_fits_a_node_but_no_gpu_waits_in_the_resource_manager(cluster: Sandbox, tmp_path: Path) -> None:
@@ -161,8 +173,7 @@ def reserved(sandbox: Sandbox, app: str) -> bool:
 
 def unwelcome(sandbox: Sandbox) -> int:
     """Return how many containers were sent to the node with two GPUs for which none had room."""
-    known = masters.node_metrics(sandbox, "h100-1")
-    return known["CONTAINERS_REFUSED"] + known["CONTAINERS_WAITED"]
+    return masters.node_metrics(sandbox, "h100-1")["CONTAINERS_REFUSED"]
 
 
 def test_what_no_gpu_has_room_for_goes_to_the_next_generation(cluster: Sandbox, tmp_path: Path) -> None:
@@ -242,10 +253,10 @@ def test_a_killed_resource_manager_costs_no_container(cluster: Sandbox, tmp_path
     running = holding(cluster, tmp_path / "go", 2, share="50", labels="v100")
     waiting = masters.submit(cluster, plan=masters.plan(share="50", labels="v100"))
     apps.wait_for_state(cluster, waiting, "RUNNING")
-    before = masters.journal(cluster, "v100-1")
+    before = masters.bindings(cluster, "v100-1")
     cluster.kill_rm()
     cluster.start_rm()
-    assert masters.journal(cluster, "v100-1") == before
+    assert masters.bindings(cluster, "v100-1") == before
     apps.wait_until(cluster, lambda: masters.used_share(cluster, "v100-1") == 100, "shares are accounted for")
     assert masters.outputs(cluster, waiting) == {}
     (tmp_path / "go").touch()
@@ -258,11 +269,13 @@ def test_a_killed_resource_manager_costs_no_container(cluster: Sandbox, tmp_path
 
 def test_a_killed_node_manager_knows_its_gpus_again(cluster: Sandbox, tmp_path: Path) -> None:
     first = holding(cluster, tmp_path / "go", share="60", labels="h100")
-    before = masters.journal(cluster, "h100-1")
+    before = masters.bindings(cluster, "h100-1")
     cluster.kill_nm("h100-1")
     cluster.start_nm("h100-1")
     second = holding(cluster, tmp_path / "go", share="60", labels="h100")
-    bindings = masters.journal(cluster, "h100-1")
+    bindings = masters.bindings(cluster, "h100-1")
+    assert masters.bean(masters.node_url(cluster, "h100-1"))["Free"] == "0=40,1=40"
+    assert masters.node_metrics(cluster, "h100-1")["GPUS_UNKNOWN"] == 0
     assert before.items() <= bindings.items()
     assert Counter(gpu for gpu, _ in bindings.values()) == {"0": 1, "1": 1}
     (output,) = masters.outputs(cluster, second).values()
@@ -270,42 +283,6 @@ def test_a_killed_node_manager_knows_its_gpus_again(cluster: Sandbox, tmp_path: 
     (tmp_path / "go").touch()
     reports = masters.wait_for_end(cluster, first, second)
     assert [report["finalStatus"] for report in reports] == ["SUCCEEDED", "SUCCEEDED"]
-
-
-def test_a_node_manager_without_its_journal_reads_gpus_from_launch_scripts_or_waits(
-    cluster: Sandbox, tmp_path: Path
-) -> None:
-    first = holding(cluster, tmp_path / "one", share="60", labels="h100")
-    before = masters.journal(cluster, "h100-1")
-    restart_without_journal(cluster, "h100-1")
-    second = holding(cluster, tmp_path / "two", share="60", labels="h100")
-    bindings = masters.journal(cluster, "h100-1")
-    assert before.items() <= bindings.items()
-    assert {gpu for gpu, _ in bindings.values()} == {"0", "1"}
-
-    (container,) = before
-    restart_without_journal(cluster, "h100-1", container)
-    before_it = unwelcome(cluster)
-    third = masters.submit(cluster, plan=masters.plan(share="40", labels="h100"))
-    apps.wait_until(cluster, lambda: unwelcome(cluster) > before_it, "it waits, for a GPU is not known")
-    assert masters.bean(masters.node_url(cluster, "h100-1"))["Free"] == "0=0,1=0"
-    assert masters.node_metrics(cluster, "h100-1")["GPUS_UNKNOWN"] == 1
-    (tmp_path / "one").touch()
-    masters.wait_for_end(cluster, first, third)
-    (tmp_path / "two").touch()
-    reports = masters.wait_for_end(cluster, first, second, third)
-    assert [report["finalStatus"] for report in reports] == ["SUCCEEDED"] * 3
-
-
-def restart_without_journal(sandbox: Sandbox, node: str, *containers: str) -> None:
-    """Kill and start a NodeManager whose journal is lost meanwhile, and the launch scripts of *containers*."""
-    sandbox.kill_nm(node)
-    state = sandbox.layout.state / node
-    (state / "recovery" / "gpusage-bindings").unlink()
-    for container in containers:
-        (script,) = state.glob(f"local/nmPrivate/*/{container}/launch_container.sh")
-        script.unlink()
-    sandbox.start_nm(node)
 
 
 def test_a_container_that_ends_while_its_node_manager_is_dead_leaves_no_binding(

@@ -1,4 +1,4 @@
-"""No GPU is bound twice and no share runs unbound, while daemons die, journals are lost and the switch is thrown."""
+"""No GPU is bound twice and no share runs unbound, while daemons die and the switch is thrown."""
 
 from __future__ import annotations
 
@@ -190,39 +190,15 @@ def kill_both(sandbox: Sandbox, node: str, _switch: Path) -> None:
     sandbox.start_rm()
 
 
-def lose_a_journal(sandbox: Sandbox, node: str, _switch: Path) -> None:
-    sandbox.kill_nm(node)
-    journal(sandbox, node).unlink(missing_ok=True)
-    sandbox.start_nm(node)
-
-
-def fill_a_disk(sandbox: Sandbox, node: str, _switch: Path) -> None:
-    """Let no journal be written from some time before a restart until after it."""
-    fresh = journal(sandbox, node).with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    fresh.mkdir()
-    time.sleep(2)
-    sandbox.kill_nm(node)
-    sandbox.start_nm(node)
-    fresh.rmdir()
-
-
 def throw_the_switch(_sandbox: Sandbox, _node: str, switch: Path) -> None:
     switch.touch()
     time.sleep(3)
     switch.unlink()
 
 
-def journal(sandbox: Sandbox, node: str) -> Path:
-    """Return where a node writes down its bindings."""
-    return sandbox.layout.state / node / "recovery" / "gpusage-bindings"
-
-
 HARMS: tuple[Callable[[Sandbox, str, Path], None], ...] = (
     kill_the_resource_manager,
     kill_a_node_manager,
     kill_both,
-    lose_a_journal,
-    fill_a_disk,
     throw_the_switch,
 )

@@ -55,7 +55,7 @@ def test_two_users_share_a_gpu_and_a_starved_command_runs_again_as_its_user(jar:
         second = begin(stack, sandbox, USERS[1], f"id -un; env; until test -e {go}; do sleep 0.1; done; {starve}")
 
         def bound() -> list[str]:
-            return [gpu for gpu, _ in masters.journal(sandbox, "v100-1").values()]
+            return [gpu for gpu, _ in masters.bindings(sandbox, "v100-1").values()]
 
         sandbox.wait_for(lambda: bound() == ["0", "0"], "both run on one GPU")
         go.touch()

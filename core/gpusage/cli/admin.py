@@ -6,7 +6,9 @@ A check returns a `Finding`; a manager's doctor adds its own checks to those of 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -18,11 +20,18 @@ from gpusage.boundary.edits import Edit, make_edits
 from gpusage.devices.catalogue import Catalogue
 from gpusage.node.dividing.programs import Offers, host_offers
 from gpusage.plugins.loading import load_hooks
+from gpusage.reports.brief import next_step
+from gpusage.reports.reading import Reader, rules_of
 from gpusage.service.client import in_force, read_status
 from gpusage.settings.configuration import Configuration, DaemonSettings
+from gpusage.store.opening import open_store
+from gpusage_hooks.errors import GpuUsageError
+from gpusage_hooks.units import DAY_S
 
 Grade = Literal["pass", "warn", "fail", "skip"]
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+SEEN_DAYS = 30
+NO_DAY = "gpusaged has added up no day yet; gpusage report has what was seen so far"
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "blue"}
 
 
@@ -95,6 +104,8 @@ class OwnEvidence:
         plugin_troubles: What is wrong with plugins as this process finds them, by name.
         alias_trouble: What is wrong with the site's names of GPUs; empty where nothing is.
         offers: In which ways this host divides a GPU.
+        next_step: The fifth line of `gpusage report`, by the days of the last 30 that gpusaged has added up.
+        store_trouble: Why the store cannot be read here; empty where it can.
     """
 
     configuration: Configuration
@@ -106,6 +117,8 @@ class OwnEvidence:
     plugin_troubles: Mapping[str, str] = field(default_factory=dict)
     alias_trouble: str = ""
     offers: Offers = field(default_factory=Offers)
+    next_step: str = NO_DAY
+    store_trouble: str = ""
 
 
 def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str]) -> OwnEvidence:
@@ -122,6 +135,16 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
     if trouble and status:
         configuration = in_force(status)
     hooks = load_hooks()
+    catalogue = Catalogue(hooks.describe_gpus())
+    step, store_trouble, now_s = NO_DAY, "", time.time()
+    try:
+        with closing(open_store(configuration.store.url)) as opened:
+            reader = Reader(store=opened, rules=rules_of(configuration, catalogue))
+            count, partitions = reader.partitions_of_days(now_s - SEEN_DAYS * DAY_S, now_s)
+        if count:
+            step = f"{next_step(configuration.mode, configuration.enforce_in, partitions)} (by {count} whole days)"
+    except (GpuUsageError, OSError) as error:
+        store_trouble = str(error)
     return OwnEvidence(
         configuration=configuration,
         configuration_trouble=trouble,
@@ -130,8 +153,10 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         socket=socket,
         killed=Path(configuration.kill_switch).exists(),
         plugin_troubles=hooks.troubles(),
-        alias_trouble=Catalogue(hooks.describe_gpus()).alias_trouble(configuration.gpus.aliases),
+        alias_trouble=catalogue.alias_trouble(configuration.gpus.aliases),
         offers=host_offers(),
+        next_step=step,
+        store_trouble=store_trouble,
     )
 
 
@@ -167,6 +192,14 @@ def store(own: OwnEvidence) -> Finding:
     if records.get("lost"):
         return warned(name, f"{records['lost']} decisions could not be kept: {records.get('error')}", f"check {url}")
     return passed(name, url)
+
+
+def seen_enough(own: OwnEvidence) -> Finding:
+    """Return whether enough was seen to enforce, in the words of the fifth line of `gpusage report`."""
+    name = "from observe to enforce"
+    if own.store_trouble:
+        return skipped(name, own.store_trouble, "run this as root or as the daemon's user")
+    return passed(name, own.next_step)
 
 
 def kill_switch(own: OwnEvidence) -> Finding:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from gpusage.cli import documents, options, partners, tables
+from gpusage.cli import documents, options, pairs, partners, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.decisions.advisor import advisor
 from gpusage.decisions.prediction import request_with_model_settings
@@ -51,6 +51,9 @@ def colocate(
     if len(names) > 1:
         message = f"Options {names[0]} and {names[1]} must not be combined; got both. Leave one out."
         raise click.UsageError(message, context)
+    row, pairs_file = advisor().catalogue.find(gpu), run.pop("pairs_file")
+    if pairs_file is not None:
+        context.with_resource(pairs.learning(pairs_file, row))
     source = candidates or state
     if source is not None:
         context.exit(0 if partners.rank(context, models, source, gpu, run, as_json=as_json) else 1)
@@ -58,7 +61,6 @@ def colocate(
         message = f"Models must be at least {MINIMUM_JOBS}, they share one GPU; got {len(models)}. Name another one."
         raise click.UsageError(message, context)
 
-    row = advisor().catalogue.find(gpu)
     jobs = []
     for request in options.read_requests(models, run):
         graph = read_graph(advisor(), request.model, dict(request.workload.shape))

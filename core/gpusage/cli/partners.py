@@ -85,7 +85,7 @@ def rank(
 
     row = advisor().catalogue.find(gpu)
     target = options.read_request(models[0], run)
-    own = _need(target, row, Path())
+    own = predict_need(target, row, Path())
     missed: list[tuple[AnnotatedJob, str]] = []  # each job with why it is none of the candidates
     if isinstance(source, Path):
         candidates = _partners_in_file(source, own, row, run)
@@ -123,7 +123,7 @@ def _partners_in_file(path: Path, own: GpuNeed, gpu: Gpu, run: Run) -> list[Part
         if not line or line.startswith("#"):
             continue
         try:
-            need = _need(options.read_request(line, run), gpu, path.parent)
+            need = predict_need(options.read_request(line, run), gpu, path.parent)
         except GpuUsageError as error:
             message = f"Line {number} of candidates file {str(path)!r} must be a model that can be read; got: {error}"
             raise RequestError(message) from error
@@ -134,7 +134,8 @@ def _partners_in_file(path: Path, own: GpuNeed, gpu: Gpu, run: Run) -> list[Part
     return partners
 
 
-def _need(request: ModelRequest, gpu: Gpu, folder: Path) -> GpuNeed:
+def predict_need(request: ModelRequest, gpu: Gpu, folder: Path) -> GpuNeed:
+    """Return what *request* needs on *gpu*; the model's path counts from *folder*."""
     graph = read_graph(advisor(), options.resolve_model_path(folder, request.model), dict(request.workload.shape))
     return advisor().predict(graph, with_model_settings(request.workload, request.named, graph), [gpu])[0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpusage.predictors.known import is_same_batch_size
 from gpusage_hooks.types import DecisionRecord, Outcome, Usage
-from gpusage_hooks.units import MIB, WHOLE_PERCENT, gib, percent
+from gpusage_hooks.units import KIB, MIB, WHOLE_PERCENT, gib, percent
 
 LEAST_SAMPLED_S = 60.0
 """Of sampling: less shows nothing of a job."""
@@ -19,6 +19,8 @@ LEAST_UTILIZATION = 0.02
 """Of a job that works at all."""
 UNUSED_BELOW = 0.005
 """Below this, people read 0 %."""
+IDLE_PROCESSORS, IDLE_READ_BYTES_PER_S = 0.02, 10.0 * KIB
+"""What a shell or a notebook that waits for its user takes of its host."""
 FASTER = 2.0
 """A round figure for one generation of GPUs."""
 CLOCK_DIFFERENCE_S = 2.0

@@ -37,7 +37,7 @@ from gpusage.policies.candidates import (
     step_time_s,
     type_names,
 )
-from gpusage.predictors.intervals import scaled, speedup
+from gpusage.predictors.intervals import of_equal_inputs, scaled, speedup
 from gpusage_hooks.types import Candidate, Decision, Gpu, GpuNeed, Interval, PolicyInput, Precision
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
@@ -166,7 +166,6 @@ def decide_generation(policy_input: PolicyInput, draft: Decision) -> Decision | 
 
 def _of_equal_inputs(policy_input: PolicyInput) -> PolicyInput:
     """Return *policy_input* with steps as if all GPUs of the job had equal inputs: others last longer on any type."""
-    from gpusage.predictors.parallel.data_parallel import of_equal_inputs  # few jobs ask for several GPUs
 
     def of_equal(need: GpuNeed) -> GpuNeed:
         return replace(need, step_time_s=of_equal_inputs(need.step_time_s, policy_input.workload))

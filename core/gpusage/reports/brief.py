@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpusage.reports.lines import Section, amount, capacity_hours, count_text, freed, part, slower
 from gpusage.reports.report import Report
-from gpusage.reports.summary import PartitionTally
-from gpusage_hooks.units import HOUR_S, percent
+from gpusage.reports.summary import WEEK_S, PartitionTally
+from gpusage_hooks.units import percent
 
 LEAST_SHARES = 20
 """Withheld shares whose promise was checked; with fewer a partition has not shown enough to enforce there."""
@@ -18,16 +18,17 @@ SHOWN_WEEKS, SHOWN_JOBS, SHOWN_USERS = 6, 4, 8
 
 def brief(report: Report) -> Section:
     """Return the five lines: use, gain, price, the jobs that were hurt, and the next step."""
-    notes = (f"Use: {_use(report)}", *_gain(report), f"Hurt: {_hurt(report)}", f"Next: {next_step(report)}")
+    following = next_step(report.mode, report.enforce_in, report.partitions)
+    notes = (f"Use: {_use(report)}", *_gain(report), f"Hurt: {_hurt(report)}", f"Next: {following}")
     return Section(title="In short", notes=notes)
 
 
-def next_step(report: Report) -> str:
-    """Return the next line to write into gpusage.toml, and what it rests on."""
-    if report.mode == "enforce" and not report.enforce_in:
+def next_step(mode: str, enforce_in: Sequence[str], partitions: Sequence[PartitionTally]) -> str:
+    """Return the next line to write into gpusage.toml, which has *mode* and *enforce_in*, and what it rests on."""
+    if mode == "enforce" and not enforce_in:
         return "nothing to write: gpusage enforces in every partition."
 
-    seen = [each for each in report.partitions if each.checks and each.partition not in report.enforce_in]
+    seen = [each for each in partitions if each.checks and each.partition not in enforce_in]
     enough = [each for each in seen if _checked(each) >= LEAST_SHARES]
     if not enough:
         most = max(map(_checked, seen), default=0)
@@ -43,7 +44,7 @@ def next_step(report: Report) -> str:
     )
     if not best.partition or broken > MOST_BROKEN * _checked(best):
         return f"observe on; partition {name} is the safest: {shows}."
-    names = ", ".join(f'"{each}"' for each in (*report.enforce_in, name))
+    names = ", ".join(f'"{each}"' for each in (*enforce_in, name))
     return f'mode = "enforce" and enforce_in = [{names}] in gpusage.toml: {shows}.'
 
 
@@ -52,14 +53,17 @@ def _checked(tally: PartitionTally) -> int:
 
 
 def _use(report: Report) -> str:
-    hours, of = report.hours, report.gpu_count * (report.until_s - report.since_s) / HOUR_S
+    hours, of = report.hours, capacity_hours(report, report.since_s, report.until_s)
     unseen = f"{part(hours.unseen, hours.booked)} of the booked hours not seen"
     if not of:
         return (
             f"{amount(hours.booked)} GPU hours booked, {part(hours.used, hours.booked)} of them with a kernel, "
             f"{unseen}; no capacity is known here."
         )
-    trend = [part(each.hours.used, capacity_hours(report, each.since_s)) for each in report.weeks[-SHOWN_WEEKS:]]
+    trend = [
+        part(each.hours.used, capacity_hours(report, each.since_s, each.since_s + WEEK_S))
+        for each in report.weeks[-SHOWN_WEEKS:]
+    ]
     weeks = f"; used by week: {', '.join(trend)}" if len(trend) > 1 else ""
     booked, used = part(hours.booked, of), part(hours.used, of)
     return f"{report.gpu_count:,} GPUs have {amount(of)} hours: {booked} booked, {used} used, {unseen}{weeks}."
@@ -80,8 +84,9 @@ def _gain(report: Report) -> Iterator[str]:
     if possible is not None:
         gains.append(f"{possible.job_count:,} more could share and free {freed(possible)}")
         prices.append(f"the others would take longer by {slower(possible)}")
-    if report.if_shared_count and not gains:
-        gains.append(f"nothing yet; {count_text(report.if_shared_count)} would have had a part if GPUs could be shared")
+    if jobs := report.if_shared_count:
+        nothing = "nothing yet; " * (not gains)
+        gains.append(f"{nothing}{count_text(jobs)} would have had a part if GPUs could be shared")
     yield f"Freed: {'; '.join(gains) or 'nothing, for no job that was seen had a share or could have had one'}."
     yield f"Price, beside partners: {'; '.join(prices) or 'none'}."
 

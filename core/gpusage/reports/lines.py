@@ -15,7 +15,7 @@ from gpusage.reports.report import Report
 from gpusage.reports.sharing import PossibleShares
 from gpusage.reports.summary import IDLE_S, WEEK_S
 from gpusage.reports.verdicts import HARDLY_USED_BELOW, RULES
-from gpusage_hooks.units import HOUR_S, percent
+from gpusage_hooks.units import DAY_S, HOUR_S, percent
 
 SAVED_RULE = (
     "Asked: what the same runs would have taken with their users' requests; on the whole GPU, a run is shorter by the "
@@ -39,7 +39,10 @@ POSSIBLE_RULE = (
     "user's jobs on a GPU at a time, the second with any users', as a wall around each job's memory allows."
 )
 UNSEEN_RULE = "The row of what was not seen is a part of all: what it used is unknown."
-WEEKS_RULE = "A job counts in the week in which it ended. Capacity: the hours of the GPUs that the clusters have today."
+WEEKS_RULE = (
+    "A job counts in the week in which it ended. Capacity: the hours of the GPUs that the clusters had, day by day; "
+    "where gpusaged noted none, of those that they have today."
+)
 SHOWN_USERS = 3
 MOST_GROUPS = 20
 NO_NAME: Mapping[Dimension, str] = MappingProxyType(
@@ -97,10 +100,15 @@ def part(value: float, whole: float) -> str:
     return percent(value / whole) if whole else "-"
 
 
-def capacity_hours(report: Report, since_s: float) -> float:
-    """Return the GPU hours that the clusters have in the part of the week from *since_s* that *report* is of."""
-    begin_s, end_s = max(since_s, report.since_s), min(since_s + WEEK_S, report.until_s)
-    return report.gpu_count * max(0.0, end_s - begin_s) / HOUR_S
+def capacity_hours(report: Report, since_s: float, until_s: float) -> float:
+    """Return the GPU hours that the clusters had in the part of a time that *report* is of; 0 if unknown."""
+    begin_s, end_s = max(since_s, report.since_s), min(until_s, report.until_s)
+    capacity_s = report.gpu_count * max(0.0, end_s - begin_s)
+    # Where gpusaged noted no capacity, it is taken as today's.
+    for day, gpu_count in report.day_gpu_counts.items() if report.gpu_count else ():
+        part_s = max(0.0, min(end_s, float(day) + DAY_S) - max(begin_s, float(day)))
+        capacity_s += (gpu_count - report.gpu_count) * part_s
+    return capacity_s / HOUR_S
 
 
 def _weeks(report: Report) -> Section:
@@ -108,7 +116,7 @@ def _weeks(report: Report) -> Section:
     for week in report.weeks:
         hours = week.hours
         values = (hours.booked, hours.used, hours.idle, hours.unseen, hours.freed)
-        capacity = capacity_hours(report, week.since_s)
+        capacity = capacity_hours(report, week.since_s, week.since_s + WEEK_S)
         shown = amount(capacity) if capacity else "-"
         rows.append((date(week.since_s), f"{week.job_count:,}", shown, *map(amount, values)))
     columns = ("week from", "jobs", "capacity", "booked", "used", "idle", "not seen", "freed")
@@ -221,7 +229,7 @@ def _idle(report: Report) -> Section:
     for limit_s, name in zip(IDLE_S, ("15 min", "2 h"), strict=True):
         if count := report.idle.job_counts.get(key := f"{limit_s:.0f}"):
             hours = amount(report.idle.hours[key])
-            notes.append(f"Idle from beginning to end, and longer than {name}: {count_text(count)}, {hours} GPU hours.")
+            notes.append(f"Idle for longer than {name} at a time: {count_text(count)}, {hours} GPU hours.")
     for each in report.waiting[:SHOWN_USERS]:
         jobs, idle = count_text(each.job_count), amount(each.hours.idle)
         notes.append(f"{jobs} of {each.user}, {idle} GPU hours idle, waited for {each.waits_for}.")
@@ -240,9 +248,6 @@ def _decisions(report: Report) -> Section:
         for each in report.decisions
     ]
     notes = [f"{'; '.join(counts)}." if counts else "No decision was recorded in this period."]
-    if report.if_shared_count:
-        jobs = count_text(report.if_shared_count)
-        notes.append(f"If GPUs could be shared, {jobs} of these would have had a part of one.")
     # Without such jobs in this period, runs of earlier ones may still have been checked.
     if (unnamed := report.unnamed).jobs or unnamed.checked:
         notes.append(

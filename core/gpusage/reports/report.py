@@ -89,7 +89,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         hurt: Jobs whose shares broke their promises, or would have.
         partitions: What the jobs of each partition show of withheld shares.
         costs: What the shares that were given cost.
-        idle: Jobs that were idle from beginning to end.
+        idle: Jobs that were idle for long.
+        day_gpu_counts: GPUs of the clusters on the days for which gpusaged noted them, by when each began.
         gpu_count: GPUs of the clusters today; 0 if unknown.
         mode: The site's mode today.
         enforce_in: As in `Configuration`.
@@ -126,6 +127,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionTally, ...] = ()
     costs: ShareCosts = ShareCosts()
     idle: IdleJobs = IdleJobs()
+    day_gpu_counts: Mapping[str, int] = msgspec.field(default_factory=dict)
     gpu_count: int = 0
     mode: str = ""
     enforce_in: tuple[str, ...] = ()
@@ -222,7 +224,7 @@ def part_of(records: Sequence[DecisionRecord], observations: Sequence[Observatio
         hurt=hurt_jobs(observations, least_s),
         partitions=tally_partitions(observations, least_s),
         costs=share_costs(observations),
-        idle=idle_jobs(observations, least_s),
+        idle=idle_jobs(observations),
     )
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from gpusage.experience.finished_jobs import UNUSED_BELOW, own_utilization
 from gpusage.reports.accuracy import runs_with_promise
 from gpusage.reports.amounts import (
     Amounts,
@@ -26,15 +25,12 @@ from gpusage.reports.amounts import (
 )
 from gpusage.reports.jobs import count_jobs, runs_by_job
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import Usage
-from gpusage_hooks.units import DAY_S, HOUR_S, KIB
+from gpusage_hooks.units import DAY_S, HOUR_S
 
 WEEK_S, FIRST_MONDAY_S = 7 * DAY_S, 4 * DAY_S
 """1970 began on a Thursday."""
 IDLE_S = (900.0, 7200.0)
 """A job that idles for so long may have been forgotten; after the second time it surely was."""
-IDLE_PROCESSORS, IDLE_READ_BYTES_PER_S = 0.02, 10.0 * KIB
-"""What a shell or a notebook that waits for its user takes of its host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +105,11 @@ class ShareCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleJobs:
-    """Jobs that ran no kernel, hardly any program and read nothing, from beginning to end, as far as samples show.
+    """Jobs that for a time ran no kernel, hardly any program and read nothing, as far as samples show.
 
     Attributes:
-        job_counts: Those that lasted longer than each of `IDLE_S`.
-        hours: GPU hours that they booked.
+        job_counts: Those that did so for longer than each of `IDLE_S`.
+        hours: Their GPU hours in the longest such time of each.
     """
 
     job_counts: Mapping[str, int] = field(default_factory=dict)
@@ -188,32 +184,24 @@ def share_costs(observations: Iterable[Observation]) -> ShareCosts:
     return ShareCosts(hours=hours, whole_hours=whole_hours, least_whole_hours=least_whole_hours)
 
 
-def idle_jobs(observations: Iterable[Observation], least_s: float) -> IdleJobs:
-    """Return the jobs of *observations* that were idle from beginning to end."""
-    idle = [each for each in observations if _is_idle(each.usage, least_s)]
+def idle_jobs(observations: Sequence[Observation]) -> IdleJobs:
+    """Return the jobs of *observations* that were idle for long."""
     by_length = {
-        f"{limit_s:.0f}": [each for each in idle if each.usage.ended_at_s - each.usage.started_at_s > limit_s]
+        f"{limit_s:.0f}": [each for each in observations if (each.usage.longest_idle_s or 0.0) > limit_s]
         for limit_s in IDLE_S
     }
     return IdleJobs(
         job_counts={limit: count_jobs(runs) for limit, runs in by_length.items()},
-        hours={limit: sum(map(_gpu_hours, runs)) for limit, runs in by_length.items()},
+        hours={
+            limit: sum(gpu_count(each) * (each.usage.longest_idle_s or 0.0) / HOUR_S for each in runs)
+            for limit, runs in by_length.items()
+        },
     )
 
 
 def _gpu_hours(observed: Observation) -> float:
     usage = observed.usage
     return gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
-
-
-def _is_idle(usage: Usage, least_s: float) -> bool:
-    """Return whether samples show that neither the GPU nor the host did anything."""
-    duration_s = usage.ended_at_s - usage.started_at_s
-    busiest = usage.peak_utilization if own_utilization(usage, least_s) is not None else None
-    if busiest is None or usage.cpu_s is None or usage.read_bytes is None:
-        return False
-    is_host_idle = usage.cpu_s <= IDLE_PROCESSORS * duration_s
-    return busiest < UNUSED_BELOW and is_host_idle and usage.read_bytes <= IDLE_READ_BYTES_PER_S * duration_s
 
 
 def _why_broken(observed: Observation) -> str:

@@ -118,7 +118,7 @@ def _sums(report: Report) -> list[str]:
     # The shortest of the limits has those of all others.
     if count := next(iter(report.idle.job_counts.values()), 0):
         idle = amount(next(iter(report.idle.hours.values())))
-        lines.append(f"{count_text(count)} of more than 15 min did nothing at all, for {idle} GPU hours.")
+        lines.append(f"{count_text(count)} did nothing at all for more than 15 min, in {idle} GPU hours.")
 
     if report.totals.share_count:
         promises, gained = report.totals.promises, amount(hours.freed)

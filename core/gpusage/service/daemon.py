@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +38,9 @@ from gpusage_hooks.errors import GpuUsageError
 SWITCH_INTERVAL_S = 0.0005
 """How long a busy thread may keep the others of this process waiting; Python's own 5 ms is much of a job's limit."""
 MAINTENANCE_INTERVAL_S = 1.0
+M_ARENA_MAX = -8
+"""Of glibc's mallopt(3): how many heaps its threads have. By default each has its own, and keeps there what it has
+freed; with Python's lock hardly two allocate at a time."""
 
 _log = logging.getLogger("gpusage.service")
 
@@ -54,6 +58,8 @@ def main(config: Path | None, *, quiet: bool) -> None:
 
     # The event loop waits for the interpreter while another thread computes.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     try:
         uvloop.run(serve(make_advisor(), config))
     except GpuUsageError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import msgspec
 
@@ -46,12 +47,15 @@ class DailyReports(PeriodicTask):
         """Add up every day that is due, the oldest first."""
         snapshot, now_s = self._state.snapshot, time.time()
         advisor, configuration = snapshot.advisor, snapshot.configuration
+        gpu_count = sum(pool.gpu_count for cluster in snapshot.clusters.values() for pool in cluster.pools)
         keep_s = configuration.store.keep_days * DAY_S or now_s
         failure: Exception | None = None
         with closing(self._open_store()) as store:
             reader = Reader(
                 store=store,
-                rules=rules_of(configuration, advisor.catalogue),
+                rules=replace(
+                    rules_of(configuration, advisor.catalogue), smallest_shares=advisor.learned.smallest_shares
+                ),
                 accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
                 see=lambda _: self._stop.wait(REST_S),
             )
@@ -62,6 +66,9 @@ class DailyReports(PeriodicTask):
                 try:
                     store.claim_day(day_s)
                     part, _ = reader.read_span(day_s, day_s + DAY_S)
+                    # Nobody tells later how many GPUs there were.
+                    if day_s >= now_s - PATIENCE_S and gpu_count:
+                        part = msgspec.structs.replace(part, day_gpu_counts={f"{day_s:.0f}": gpu_count})
                     if not part.unaccounted or day_s < now_s - PATIENCE_S:
                         store.record_day(day_s, msgspec.json.encode(part), reader.form)
                 except Exception as error:

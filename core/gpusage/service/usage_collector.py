@@ -19,7 +19,7 @@ from itertools import compress
 from typing import Any, get_args
 
 from gpusage.boundary.printable_text import visible
-from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, describe_excess, is_of_another_node, is_same_run
+from gpusage.experience.finished_jobs import describe_excess, is_of_another_node, is_same_run
 from gpusage.reports.accuracy import runs_with_promise
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
 from gpusage.reports.summary import IDLE_S, idle_jobs
@@ -49,7 +49,7 @@ class RunCounters:
         runs: By manager and outcome.
         hours: By GPU, as the node named it.
         promises: To shares that were given: ``fulfilled``, ``broken``, ``unknown``.
-        idle: Runs that did nothing from beginning to end, by each of `IDLE_S` that they lasted longer than.
+        idle: Runs that did nothing for a time, by each of `IDLE_S` that it was longer than.
     """
 
     runs: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -70,7 +70,7 @@ class RunCounters:
         usage = observed.usage
         self.runs[usage.manager, usage.outcome] += 1
         self.hours[usage.gpu] = total([self.hours.get(usage.gpu, Amounts()), amounts_of(observed)])
-        self.idle.update(idle_jobs([observed], LEAST_SAMPLED_S).job_counts)
+        self.idle.update(idle_jobs([observed]).job_counts)
 
     def add_promise(self, *, held: bool | None) -> None:
         """Count one promise; ``None`` where nothing shows whether it was fulfilled."""

@@ -60,6 +60,7 @@ class Usage:
         alone_s: How long of that no other job was on the GPU.
         gpu_utilization: NVML's, mean over the sampled time: the share of time with any kernel running, 0 to 1.
         peak_utilization: The same over the busiest minute.
+        longest_idle_s: The longest time in which it ran no kernel, hardly any program, and read nothing.
         sm_activity: Mean share of busy SMs, 0 to 1.
         dram_activity: Mean share of the memory bandwidth, 0 to 1.
         memory_bytes: Peak of the job's own processes.
@@ -88,6 +89,7 @@ class Usage:
     alone_s: float = 0.0
     gpu_utilization: float | None = None
     peak_utilization: float | None = None
+    longest_idle_s: float | None = None
     sm_activity: float | None = None
     dram_activity: float | None = None
     memory_bytes: int | None = None

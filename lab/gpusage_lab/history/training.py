@@ -19,7 +19,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import ceil, exp, log
+from pathlib import Path
+from statistics import median
 
+import msgspec
+
+from gpusage.boundary.atomic_file import atomic_write
 from gpusage.experience.history import (
     LARGEST_MARGIN,
     QUANTITIES,
@@ -31,10 +36,10 @@ from gpusage.experience.history import (
     Quantity,
     Window,
     nearness,
-    window_of,
 )
 from gpusage.experience.identity import OTHERS, similarity_keys, user_key
 from gpusage.experience.runs import WINDOW_RUNS, Run
+from gpusage_hooks.errors import RequestError
 
 MISS_RATE = 0.05
 """Of each end of each quantity, so that both quantities together stay below their upper ends in 90 % of cases."""
@@ -162,3 +167,23 @@ def _conformal_factor(logarithms: Iterable[float]) -> float:
     ordered = sorted(logarithms)
     rank = min(ceil((len(ordered) + 1) * (1 - MISS_RATE)), len(ordered))
     return min(max(exp(ordered[rank - 1]), 1.0), LARGEST_MARGIN)
+
+
+def window_of(values: Sequence[float]) -> Window:
+    """Return the newest `WINDOW_RUNS` of *values*, of which there is one at least."""
+    newest = values[-WINDOW_RUNS:]
+    return Window(count=len(newest), low=min(newest), middle=median(newest), high=max(newest))
+
+
+def write_history(history: History, path: Path) -> None:
+    """Write *history* to *path*.
+
+    Raises:
+        RequestError: The file cannot be written.
+    """
+    content = msgspec.json.encode({"schema": "gpusage.history/1", "history": history})
+    try:
+        atomic_write(path, content.decode())
+    except OSError as error:
+        message = f"History {str(path)!r} must be a file that you may write; got: {error}. Name another one with -o."
+        raise RequestError(message) from error

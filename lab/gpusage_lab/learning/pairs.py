@@ -31,7 +31,7 @@ QUEUE_LENGTH = 4
 QUEUES = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pairs:
     """One source's pairs; each job's features are those of its graph alone.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -28,8 +29,8 @@ from sklearn.pipeline import Pipeline  # type: ignore[import-untyped, unused-ign
 from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped, unused-ignore]
 from sklearn.svm import SVR  # type: ignore[import-untyped, unused-ignore]
 
-from gpusage_lab.learning.colocation import as_shipped, refit_sums
-from gpusage_lab.learning.pairs import RANKING, Pairs, Policy, gavel, lucid, mean_sums
+from gpusage_lab.learning.colocation import as_shipped, refit_sums, sums_by_pairs
+from gpusage_lab.learning.pairs import RANKING, Pairs, Policy, gavel, lucid, mean_sums, scores
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 
@@ -80,6 +81,8 @@ MODELS: Mapping[str, Callable[[], Any]] = MappingProxyType(
 
 
 BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.intp]
+PAIR_COUNTS, DRAWS = (5, 10, 20, 40), 20
 FILES = ("gavel_pairs.csv",)
 ABSOLUTE, PERCENT = (0, 4, 5), (1, 2, 3)
 """Columns of the features that are logarithms of amounts (step, samples per second, bytes), and shares."""
@@ -99,7 +102,53 @@ def tables(data: DataFolder) -> list[ScoreTable]:
         policies["ours"] = as_shipped
         named = {name: policy_scores(others, policy, "model") for name, policy in policies.items()}
         shown.append(_table("Lucid, RTX 3090, time slicing; ours was never fitted on it", others, None, named))
-    return shown
+        shown.append(own_pairs("Lucid, RTX 3090, time slicing", others))
+    return [*shown, own_pairs("Gavel 2020, V100, MPS", pairs)]
+
+
+def own_pairs(title: str, pairs: Pairs) -> ScoreTable:
+    """Return how well partners are chosen by some pairs of a site's own jobs, drawn by chance, beside the rule alone.
+
+    The pairs that were drawn are no candidates. In the last column no pair of the target's model was drawn.
+    """
+    first, second = np.nonzero(np.triu(~np.isnan(pairs.sums)))
+    rule = sums_by_pairs(pairs, np.zeros(pairs.sums.shape, dtype=bool))
+    lines: list[tuple[str | float | None, ...]] = []
+    for count in PAIR_COUNTS:
+        reached = []
+        for seed in range(DRAWS):
+            order = np.random.default_rng(seed).permutation(len(first))
+            drawn = _chosen(pairs, first[order[:count]], second[order[:count]])
+            rest = replace(pairs, sums=np.where(drawn, np.nan, pairs.sums))
+            known, by_rule = (scores(rest, _as_predicted(sums)) for sums in (sums_by_pairs(pairs, drawn), rule))
+
+            unseen = np.array(rule)
+            for model in sorted(set(pairs.models)):
+                own = pairs.models == model
+                others = order[~(own[first[order]] | own[second[order]])][:count]
+                unseen[own] = sums_by_pairs(pairs, _chosen(pairs, first[others], second[others]))[own]
+            new = scores(pairs, _as_predicted(unseen))
+            reached.append((by_rule["queue"], known["queue"], by_rule["error"], known["error"], new["queue"]))
+        figures = np.array(reached)
+        worse = str((figures[:, 1] < figures[:, 0]).sum())
+        lines.append((str(count), *figures[:, :2].mean(axis=0).tolist(), worse, *figures[:, 2:].mean(axis=0).tolist()))
+
+    return ScoreTable(
+        title=f"A site's own pairs: {title}, % of Oracle in queues of four",
+        columns=("pairs", "rule alone", "with the pairs", "worse", "MAPE %, rule", "MAPE %, pairs", "new model"),
+        rows=tuple(lines),
+        notes=(f"Means of {DRAWS} draws; worse: draws in which the rule was better.",),
+    )
+
+
+def _chosen(pairs: Pairs, first: IntArray, second: IntArray) -> BoolArray:
+    mask = np.zeros(pairs.sums.shape, dtype=bool)
+    mask[first, second] = mask[second, first] = True
+    return mask
+
+
+def _as_predicted(sums: FloatArray) -> Policy:
+    return lambda _, __, target: sums[target]
 
 
 def rules() -> dict[str, Policy]:

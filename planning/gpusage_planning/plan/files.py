@@ -23,12 +23,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from gpusage.boundary.typed_documents import MismatchError, nearest_key, read_as
 from gpusage.cli.options import duration_s
+from gpusage.cli.table_file import Cells
 from gpusage.cli.user_file import read_document, read_text, refusal
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import MIB
@@ -96,6 +97,11 @@ def parse_lines(text: str, origin: str) -> list[Line]:
         message = f"Jobs file {origin!r} must have at least one job below its line of names; got none. Add one."
         raise RequestError(message)
 
+    for number, row in rows:
+        if None in row:  # where csv puts what has no name
+            where = f"{origin}, line {number}"
+            message = f"Jobs file must have as many cells on each line as names; got more on {where}. Fix it."
+            raise RequestError(message)
     lines = [_Cells(row, f"{origin}, line {number}").line() for number, row in rows]
     _require_different_ids(lines)
     return lines
@@ -139,20 +145,13 @@ def _require_different_ids(lines: Iterable[Line]) -> None:
         places[line.job.name] = line.where
 
 
-class _Cells:
+class _Cells(Cells):
     """The cells of one line."""
-
-    def __init__(self, row: Mapping[str | None, str | list[str] | None], where: str) -> None:
-        if None in row:
-            message = f"Jobs file must have as many cells on each line as names; got more on {where}. Fix it."
-            raise RequestError(message)
-        self.cells = {str(name): (str(text) if text is not None else "").strip() for name, text in row.items()}
-        self.where = where
 
     def line(self) -> Line:
         """Return what the cells say."""
         job = PlannedJob(
-            name=self.cells["job_id"] or self._refuse("job_id", "a name"),
+            name=self.text("job_id") or self.refuse("job_id", "a name"),
             times_s={},
             submitted_s=self._time("submitted") or 0.0,
             deadline_s=self._time("deadline"),
@@ -163,22 +162,22 @@ class _Cells:
         line = Line(
             where=self.where,
             job=job,
-            model=self.cells.get("model", ""),
+            model=self.text("model"),
             steps=self._number("steps", above=0.0),
             max_gpus=self._gpus(),
             step_times_s=self._step_times(),
         )
         if job.latest_end_s <= job.submitted_s:
-            self._refuse("deadline", "after the job's submission")
+            self.refuse("deadline", "after the job's submission")
         if not line.model and not line.step_times_s:
-            self._refuse("model", "a model, or the line must have a step time")
+            self.refuse("model", "a model, or the line must have a step time")
         return line
 
     def _step_times(self) -> dict[tuple[str, int], float]:
         times = {}
-        for name in self.cells:
+        for name in self.row:
             match = _MEASURED.fullmatch(name)
-            if match and self.cells[name]:
+            if match and self.text(name):
                 times[match[1], int(match[2])] = self._number(name, above=0.0) or 0.0
         return times
 
@@ -187,41 +186,22 @@ class _Cells:
         return (
             int(count)
             if count == int(count) and 1 <= count <= MOST_GPUS
-            else self._refuse("max_gpus", f"a whole number from 1 to {MOST_GPUS}")
+            else self.refuse("max_gpus", f"a whole number from 1 to {MOST_GPUS}")
         )
 
     def _number(self, name: str, above: float | None = None) -> float | None:
-        text = self.cells.get(name, "")
-        if not text:
-            return None
-
-        least = "of at least 0" if above is None else f"above {above:g}"
-        rule = f"a number {least}, and at most {MOST:g}"
-        try:
-            number = float(text)
-        except ValueError:
-            self._refuse(name, rule)
-
-        if not 0 <= number <= MOST or (above is not None and number <= above):
-            self._refuse(name, rule)
-        return number
+        return self.number(name, above=above, most=MOST) if self.text(name) else None
 
     def _time(self, name: str) -> float | None:
-        text = self.cells.get(name, "")
+        text = self.text(name)
         try:
             time_s = duration_s(text) if text else None
         except ValueError:
             time_s = -1.0
 
         if time_s is not None and not 0 <= time_s <= MOST:
-            self._refuse(name, f"a time of at least 0, in seconds or such as 8h, and at most {MOST:g} s")
+            self.refuse(name, f"a time of at least 0, in seconds or such as 8h, and at most {MOST:g} s")
         return time_s
-
-    def _refuse(self, name: str, rule: str) -> NoReturn:
-        value = self.cells.get(name, "")
-        got = repr(value[:80]) if value else "nothing"
-        message = f"Column {name!r} on {self.where} must be {rule}; got {got}. Fix it."
-        raise RequestError(message)
 
 
 W_PER_KW = 1000.0

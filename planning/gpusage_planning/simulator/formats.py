@@ -21,23 +21,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpusage.cli.table_file import Cells, Names, Row, csv_rows, opened_text, read_rows
 from gpusage.cli.user_file import require_readable, require_regular
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_values import MAXIMUM_COUNT
 from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_planning.named_jobs import GAVEL, LUCID, workload
-from gpusage_planning.simulator.trace import (
-    LARGEST,
-    WHAT,
-    Cells,
-    Names,
-    Row,
-    csv_rows,
-    opened_text,
-    read_rows,
-    seconds_of,
-    usual_names,
-)
+from gpusage_planning.simulator.trace import LARGEST, WHAT, seconds_of, usual_names
 
 Rows = Iterator[tuple[int, Row]]
 HEAD_CHARACTERS = 4096

@@ -20,7 +20,7 @@ from gpusage.cli import options
 from gpusage.decisions.advisor import Advisor
 from gpusage.policies.share_price import MOST_GPU_TIME, sizes
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.sharing.colocation import features_of, learned_colocation, pair_throughputs
+from gpusage.predictors.sharing.colocation import features_of, learn_pairs, learned_colocation, pair_throughputs
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, SharingRules, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -85,12 +85,17 @@ def colocated_throughputs(pair_throughputs: FloatArray, kinds: Sequence[int]) ->
     )
 
 
-def pairs_of(needs: Sequence[GpuNeed]) -> FloatArray:
-    """Return the predicted throughput of each of *needs* beside each, relative to alone."""
-    matrix, _ = pair_throughputs(
-        learned_colocation(pretrained().colocation), features_of(needs), [need.parameter_count for need in needs]
-    )
-    return matrix
+def pairs_of(needs: Sequence[GpuNeed], measured: FloatArray | None = None) -> FloatArray:
+    """Return the predicted throughput of each of *needs* beside each, relative to alone.
+
+    Args:
+        needs: Of the jobs.
+        measured: The same as the site measured it, NaN where it did not; all are predicted by what that shows.
+    """
+    rows, models, learned = features_of(needs), [need.parameter_count for need in needs], pretrained().colocation
+    if measured is not None and not np.isnan(measured).all():
+        learned = learn_pairs(learned, rows, models, measured)
+    return pair_throughputs(learned_colocation(learned), rows, models)[0]
 
 
 def load_of(need: GpuNeed) -> Load:
@@ -162,22 +167,20 @@ def read_models(kinds: Sequence[Kind], fleet: Fleet, advisor: Advisor, folder: P
     return Models(graphs=graphs, workloads=workloads, needs=needs, prices=prices, unreadable=unreadable)
 
 
-def make_foresight(models: Models, fleet: Fleet, count: int) -> Foresight:
-    """Return the predictions for *count* kinds, as policies see them."""
+def make_foresight(models: Models, fleet: Fleet, count: int, measured: Sequence[FloatArray] = ()) -> Foresight:
+    """Return the predictions for *count* kinds, as policies see them; *measured* has each type's pairs, NaN if none."""
     loads = {key: load_of(need) for key, need in models.needs.items()}
-    return Foresight(
-        loads=loads, pair_throughputs=tuple(_pairs(models, place, count) for place in range(len(fleet.types)))
-    )
-
-
-def _pairs(models: Models, place: int, count: int) -> FloatArray:
-    """Return the throughputs of pairs on one GPU type; 1 where nothing is known, which no policy reads."""
-    known = [kind for kind in range(count) if (kind, place) in models.needs]
-    matrix = np.ones((count, count))
-    if known:
-        # Only known kinds are predicted; the predictor takes them all at once.
-        matrix[np.ix_(known, known)] = pairs_of([models.needs[kind, place] for kind in known])
-    return matrix
+    unmeasured = np.full((count, count), np.nan)
+    matrices = []
+    for place in range(len(fleet.types)):
+        known = [kind for kind in range(count) if (kind, place) in models.needs]
+        matrix = np.ones((count, count))  # of an unknown kind, which no policy reads
+        if known:
+            # Only known kinds are predicted; the predictor takes them all at once.
+            shown = (measured[place] if measured else unmeasured)[np.ix_(known, known)]
+            matrix[np.ix_(known, known)] = pairs_of([models.needs[kind, place] for kind in known], shown)
+        matrices.append(matrix)
+    return Foresight(loads=loads, pair_throughputs=tuple(matrices))
 
 
 def _read(kind: Kind, advisor: Advisor, folder: Path) -> tuple[ModelGraph, Workload]:

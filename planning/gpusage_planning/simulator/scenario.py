@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from gpusage.cli.pairs import Pair
 from gpusage.decisions.advisor import Advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_planning.simulator.contract import Jobs, Policy
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.policies import Packing, Production, Sets, Shipped, Slots, TypesOf, production
 from gpusage_planning.simulator.predictions import Foresight, Load, Models, make_foresight, read_models
-from gpusage_planning.simulator.truth import Measured, Pair, PredictedTruth, measured_of, predicted_truth
+from gpusage_planning.simulator.truth import Measured, PredictedTruth, measured_of, predicted_truth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,7 +24,7 @@ class Scenario:
 
     Attributes:
         foresight: What policies see.
-        measured_pairs: What the site measured of pairs, which no policy sees.
+        measured_pairs: What the site measured of pairs, by which policies predict all others.
         types_of: The GPU types on which each kind runs: its user asks for no others.
     """
 
@@ -53,7 +54,7 @@ def scenario_of(
 ) -> Scenario:
     """Return the scenario; paths of models count from *folder*, and *seed* draws the errors of predictions.
 
-    What happens beside partners is as in *pairs*, where it was measured.
+    What happens beside partners is as in *pairs*, where it was measured; elsewhere it is predicted by them.
 
     Jobs whose model cannot be read count as jobs without a model.
 
@@ -64,9 +65,10 @@ def scenario_of(
     unreadable = models.unreadable
     kinds = (replace(kind, model=None) if place in unreadable else kind for place, kind in enumerate(jobs.kinds))
     jobs = replace(jobs, kinds=tuple(kinds))
-    foresight = make_foresight(models, fleet, len(jobs.kinds))
     measured = measured_of(pairs, jobs.kinds, models, fleet) if pairs else None
-    truth = predicted_truth(fleet, jobs.kinds, models, foresight, seed, measured.pair_throughputs if measured else ())
+    shown = measured.pair_throughputs if measured else ()
+    foresight = make_foresight(models, fleet, len(jobs.kinds), shown)
+    truth = predicted_truth(fleet, jobs.kinds, models, foresight, seed, shown)
     types_of = {kind: _types(truth, kind) for kind in range(len(jobs.kinds))}
     _require_room(jobs, fleet, types_of)
 

@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from gpusage.cli.cluster_file import any_cluster, example_cluster, read_description
+from gpusage.cli.pairs import read_pairs
+from gpusage.cli.table_file import Row
 from gpusage.cli.user_file import read_document, require_readable
 from gpusage.decisions.advisor import Advisor, advisor
 from gpusage.plugins.loading import managers_of
@@ -28,8 +30,7 @@ from gpusage_planning.simulator.fleet import Fleet, as_if_installed, fleet_of, w
 from gpusage_planning.simulator.formats import OWN, Format, find_format
 from gpusage_planning.simulator.predictions import draw_kinds, with_drawn_models
 from gpusage_planning.simulator.scenario import Scenario, scenario_of
-from gpusage_planning.simulator.trace import WHAT, Row, Trace, trace_of
-from gpusage_planning.simulator.truth import read_pairs
+from gpusage_planning.simulator.trace import WHAT, Trace, trace_of
 
 GPU_COUNTS, GPU_SHARES = (1, 2, 4, 8), (0.87, 0.05, 0.04, 0.04)
 MEDIAN_S, SPREAD = 600.0, 1.8

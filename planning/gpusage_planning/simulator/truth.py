@@ -3,64 +3,28 @@
 Errors are as large as the intervals say, drawn once for each kind, and hold for all of its jobs. A share costs what its
 price says, times an error; for partners on it, the average cost is added. Jobs without a model run alike on all types
 and beside whatever partners: on a part of a GPU that they ask for, their time is that which they took on it.
-
-A file of pairs is CSV or Parquet: our own columns ``model``, ``beside``, ``slowdown`` and, where it was one GPU type,
-``gpu_type``; or a table of `gpusage profile`, whose pairs are read against each job's rate alone, shared the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, permutations
 from math import exp, log
-from pathlib import Path
 from statistics import geometric_mean
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gpusage.cli import options
+from gpusage.cli.pairs import Pair
 from gpusage.predictors import intervals
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
-from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import Interval, ModelRequest, Price, Workload
 from gpusage_planning.simulator.contract import Colocation, FloatArray, Kind, Tenant
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.predictions import Foresight, Models, colocated_throughputs
-from gpusage_planning.simulator.trace import LONGEST_TEXT, Cells, read_rows
 from gpusage_planning.zoo import load_zoo
-
-WHAT = "Pairs file"
-OWN = ("model", "beside", "slowdown")
-PROFILED = (
-    "item",
-    "kind",
-    "status",
-    "sharing",
-    "model",
-    "batch_size",
-    "mode",
-    "precision",
-    "shape",
-    "steps_per_s",
-    "gpu",
-)
-_ALONE = {"mps": ("share", "100"), "time-slicing": ("solo", "")}
-"""What a pair is compared with, by how it shared the GPU: kind and thread percentage."""
-LEAST_SLOWDOWN, MOST_SLOWDOWN = 0.5, 10_000.0
-"""What can have been measured; a little below 1 is noise."""
-
-
-class Pair(NamedTuple):
-    """How many times as long a job takes beside another; ``gpu`` is empty where it holds on every type."""
-
-    job: ModelRequest
-    partner: ModelRequest
-    gpu: str
-    slowdown: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,20 +41,6 @@ class Measured:
     pair_throughputs: Sequence[FloatArray]
     pair_count: int
     used_count: int
-
-
-def read_pairs(path: Path) -> list[Pair]:
-    """Return the pairs of the file at *path*.
-
-    Raises:
-        RequestError: It cannot be read, or a cell is not what it may be; one sentence, with line and column.
-    """
-    lines = [Cells(row, f"{path}, line {line}") for line, row in read_rows(path, WHAT, _names)]
-    pairs = [*(_profiled(lines) if lines and "item" in lines[0].row else map(_own, lines))]
-    if not pairs:
-        message = f"{WHAT} {str(path)!r} must have at least one pair; got none. Name another file."
-        raise RequestError(message)
-    return pairs
 
 
 def measured_of(pairs: Sequence[Pair], kinds: Sequence[Kind], models: Models, fleet: Fleet) -> Measured:
@@ -133,63 +83,6 @@ def _is_same(one: ModelRequest, other: ModelRequest) -> bool:
     return (
         (one.model, of.batch_size, of.mode, of.precision) == (other.model, over.batch_size, over.mode, over.precision)
     ) and (of.shape == over.shape or not (of.shape and over.shape))
-
-
-def _own(line: Cells) -> Pair:
-    slowdown = line.number("slowdown", above=0.0)
-    if not LEAST_SLOWDOWN <= slowdown <= MOST_SLOWDOWN:
-        line.refuse("slowdown", f"from {LEAST_SLOWDOWN:g} to {MOST_SLOWDOWN:g} times as long as alone")
-    job, partner = (_request(line, name) for name in ("model", "beside"))
-    return Pair(job=job, partner=partner, gpu=line.text("gpu_type"), slowdown=slowdown)
-
-
-def _request(line: Cells, name: str) -> ModelRequest:
-    text = line.text(name) or line.refuse(name, "a model with its options")
-    try:
-        return options.read_requests([text], {})[0]
-    except GpuUsageError as error:
-        message = f"Column {name!r} of {line.where} must be a model with its options; got: {error}"
-        raise RequestError(message) from error
-
-
-def _profiled(lines: Sequence[Cells]) -> Iterator[Pair]:
-    """Yield both sides of each pair that succeeded on both, of jobs that were measured alone as well."""
-    fine = [line for line in lines if line.text("status") == "ok" and line.text("sharing") != "cpu"]
-    alone_per_s = {
-        (sharing, _job(line), line.text("gpu")): line.number("steps_per_s", above=0.0)
-        for line in fine
-        for sharing, way in _ALONE.items()
-        if (line.text("kind"), line.text("thread_percent").removesuffix(".0")) == way
-    }
-
-    for _, sides in groupby((line for line in fine if line.text("kind") == "pair"), lambda line: line.text("item")):
-        pair = [(line, alone_per_s.get((line.text("sharing"), _job(line), line.text("gpu")))) for line in sides]
-        if len(pair) != len(("job", "partner")) or not all(rate for _, rate in pair):
-            continue
-        for (line, rate), (other, _) in permutations(pair):
-            job, partner = options.read_requests([_job(line), _job(other)], {})
-            slowdown = (rate or 0.0) / line.number("steps_per_s", above=0.0)
-            if not LEAST_SLOWDOWN <= slowdown <= MOST_SLOWDOWN:
-                rule = f"from 1/{MOST_SLOWDOWN:g} to {1 / LEAST_SLOWDOWN:g} of the rate alone"
-                line.refuse("steps_per_s", rule)
-            yield Pair(job=job, partner=partner, gpu=line.text("gpu"), slowdown=slowdown)
-
-
-def _job(line: Cells) -> str:
-    """Return a line's job as users write it."""
-    run = (f"batch={line.text('batch_size')}", f"mode={line.text('mode')}", f"precision={line.text('precision')}")
-    shapes = (f"shape={shape}" for shape in line.text("shape").split(";") if shape)
-    return ",".join((line.text("model"), *run, *shapes))
-
-
-def _names(names: Sequence[str], origin: str) -> Sequence[str]:
-    needed = PROFILED if "item" in names else OWN
-    missing = next((name for name in needed if name not in names), None)
-    if missing is not None:
-        got = ", ".join(names)[:LONGEST_TEXT] or "an empty file"
-        message = f"{WHAT} {origin!r} must have a column {missing!r}; got {got}. lab/docs/simulator.md has the columns."
-        raise RequestError(message)
-    return names
 
 
 BoolArray = npt.NDArray[np.bool_]

@@ -26,13 +26,6 @@ Examples:
 @click.option("--queue", default="", metavar="NAME", help="Queue.  [default: by the site's rules]")
 @click.option("--gpu", default="", metavar="LABEL", help="Use only GPUs of this type, named by its node label.")
 @click.option(
-    "--beside",
-    "partner",
-    default="",
-    metavar="APPLICATION",
-    help="Go to a node where this application runs, if one has room; wait for nothing.",
-)
-@click.option(
     "--containers", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Containers; each runs COMMAND."
 )
 @click.option(

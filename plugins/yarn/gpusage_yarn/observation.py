@@ -7,7 +7,6 @@ GPU types; of other clients' applications for which gpusaged was asked, the numb
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from urllib.parse import quote
 
 from gpusage.store.annotation import AnnotationCode, JobAnnotation
@@ -15,7 +14,7 @@ from gpusage_hooks.managers import Context
 from gpusage_hooks.types import AnnotatedJob, Cluster, JobState, PastJob, Usage
 from gpusage_yarn import past_jobs
 from gpusage_yarn.cluster.documents import Document, as_list
-from gpusage_yarn.cluster.jmx import NODES_LIMIT_S, query_nodes, read_neighbours
+from gpusage_yarn.cluster.jmx import NODES_LIMIT_S, query_nodes
 from gpusage_yarn.cluster.resource_manager import RefusedError, ResourceManager
 from gpusage_yarn.cluster.snapshot import build_cluster, parse_node, read_snapshot
 from gpusage_yarn.cluster.tags import find_decision_number, parse_plan_tags
@@ -38,7 +37,7 @@ def observe_cluster(addresses: tuple[str, ...], context: Context) -> Cluster:
     manager = ResourceManager(addresses)
     share_resource = context.settings_of(YarnSettings).share_resource
     snapshot = read_snapshot(lambda path: manager.request_once("GET", path), share_resource)
-    return build_cluster(replace(snapshot, neighbours=read_neighbours(snapshot, manager.address)), context.catalogue)
+    return build_cluster(snapshot, context.catalogue)
 
 
 def find_jobs(addresses: tuple[str, ...], job_id: str, user: str) -> tuple[AnnotatedJob, ...] | None:

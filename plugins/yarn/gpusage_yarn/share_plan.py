@@ -18,12 +18,8 @@ WHOLE_GPU = 100
 TYPE = "GPUSAGE"
 """The type of our master's applications."""
 MAX_LABELS = 16
-MAX_NODES = 64
 APPLICATION_ID = re.compile(r"application_[0-9]{1,20}_[0-9]{4,10}")
 LABEL = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}")
-
-# Plan.java refuses a plan with other nodes or labels, or more of them.
-_NODE = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z._-]{0,254}:[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +36,7 @@ class Plan:
         memory_mib: Of a container's host memory; 0 where nothing was said.
         vcores: Of a container; 0 where nothing was said.
         rescue: Whether a command whose share has too little GPU memory runs once more, with a whole GPU.
-        need: What a container needs of its GPU and promises, by `describe_need`; empty where unknown.
-        avoid: Nodes, ``host:port``, that containers keep off while another one has room.
+        apart: Whether no two containers run on one GPU, as libraries of parallel training require.
     """
 
     share: int
@@ -53,8 +48,7 @@ class Plan:
     memory_mib: int = 0
     vcores: int = 0
     rescue: bool = True
-    need: str = ""
-    avoid: tuple[str, ...] = ()
+    apart: bool = False
 
     def texts(self) -> dict[str, str]:
         """Return the plan as it travels, all values texts."""
@@ -69,8 +63,7 @@ class Plan:
             "memory_mib": str(self.memory_mib),
             "vcores": str(self.vcores),
             "rescue": str(int(self.rescue)),
-            "need": self.need,
-            "avoid": ",".join(self.avoid),
+            "apart": str(int(self.apart)),
         }
 
     def encoded(self) -> str:
@@ -96,8 +89,3 @@ def encode(text: str) -> str:
 def usable_labels(labels: Iterable[str]) -> tuple[str, ...]:
     """Return the *labels* that a plan can name, each once."""
     return tuple(label for label in dict.fromkeys(labels) if LABEL.fullmatch(label))[:MAX_LABELS]
-
-
-def usable_nodes(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the *names* that a plan can name."""
-    return tuple(name for name in names if _NODE.fullmatch(name))[:MAX_NODES]

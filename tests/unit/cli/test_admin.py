@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpusage.cli import admin
 from gpusage.cli.admin import OwnEvidence
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.node.dividing.programs import Offers, host_offers, parse_offers
-from gpusage.settings.configuration import Configuration
+from gpusage.reports.breakdown import ReportRules
+from gpusage.reports.brief import next_step
+from gpusage.reports.reading import Reader, rules_of
+from gpusage.reports.report import part_of
+from gpusage.reports.summary import PartitionTally
+from gpusage.settings.configuration import Configuration, StoreSettings
+from gpusage.store.opening import open_store
+from gpusage_hooks.units import DAY_S
 from mps import control_in
 
 OWN = OwnEvidence(configuration=Configuration(), status={"v": 1})
@@ -48,6 +59,30 @@ def test_where_no_daemon_answers_the_settings_of_the_file_stand(tmp_path: Path) 
     assert own.status is None
     assert "must answer within" in own.status_trouble
     assert admin.kill_switch(own).verdict == "warn"
+
+
+def test_the_doctor_says_what_the_report_s_fifth_line_says_of_the_days_that_are_added_up(tmp_path: Path) -> None:
+    configuration = Configuration(store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
+    finding = admin.seen_enough(admin.gather_own(configuration, "", (str(tmp_path / "none.sock"),)))
+    assert (finding.verdict, finding.observation) == ("pass", admin.NO_DAY)
+
+    tally = PartitionTally(partition="test", job_count=400, checks={"kept": 20, "broken": 1}, users={"ada": 1})
+    part = msgspec.structs.replace(part_of([], [], ReportRules()), partitions=(tally,))
+    today_s = time.time() // DAY_S * DAY_S
+    with closing(open_store(configuration.store.url)) as store:
+        form = Reader(store=store, rules=rules_of(configuration, builtin_catalogue())).form
+        for day_s in (today_s - 40 * DAY_S, today_s - 2 * DAY_S, today_s - DAY_S):
+            store.claim_day(day_s)
+            store.record_day(day_s, msgspec.json.encode(part), form)
+    finding = admin.seen_enough(admin.gather_own(configuration, "", (str(tmp_path / "none.sock"),)))
+    twice = PartitionTally(partition="test", job_count=800, checks={"kept": 40, "broken": 2}, users={"ada": 2})
+    assert finding.observation == f"{next_step('advise', (), [twice])} (by 2 whole days)"
+    assert finding.observation.startswith('mode = "enforce" and enforce_in = ["test"] in gpusage.toml: of 800 jobs')
+
+    (tmp_path / "d.db").write_bytes(b"no database, but a text of some length")
+    finding = admin.seen_enough(admin.gather_own(configuration, "", (str(tmp_path / "none.sock"),)))
+    assert finding.verdict == "skip"
+    assert "must be read" in finding.observation
 
 
 def test_a_host_with_mps_is_told_how_it_divides_a_gpu_and_another_host_nothing() -> None:

@@ -209,7 +209,7 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("compile=one", "Key 'compile' must be one of on, off; got 'one'. Write 'compile=on'."),
         (
             "precision=double",
-            "fp16-pure, bf16-pure, fp8-mixed, int8, int4, fp8, nf4; got 'double'. Choose one of them.",
+            "fp16-pure, bf16-pure, fp8-mixed, int8, int4, fp8, nf4, bnb-int8, w8a8; got 'double'. Choose one of them.",
         ),
         ("mode=infer,checkpointing=on", "belongs to a training job; got 'on'."),
         ("mode=infer,gpus=4", "Key 'gpus' must stand beside 'generate' in inference; got '4'. Add 'generate=512+128'."),

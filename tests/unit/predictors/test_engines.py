@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,13 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.extrapolation import ENGINE_WARNING
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.times.kernel_times import MOST_SHARE, SM_BYTES_PER_S, sustained_share
 from gpusage.predictors.times.low_precision import DEQUANTIZATION_LAUNCHES
-from gpusage.predictors.times.step_time import ENGINES, MATRIX_SHARE, replays_graph, times_on
+from gpusage.predictors.times.step_time import ENGINES, MATRIX_SHARE, kind_of, replays_graph, times_on
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Decoding, Engine, Gpu, Precision, Workload
 from graphs import language_model
@@ -46,6 +48,34 @@ def test_a_token_takes_the_bytes_of_weights_and_cache_and_a_floor_for_each_kerne
     launches = float(kernels.launches @ kernels.counts)
     expected_s = moved / (MOST_SHARE * A100.bandwidth_bytes_per_s) + ENGINES["vllm"].floor_s * launches
     assert token_s(workload, A100) == pytest.approx(expected_s, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("workload", "kind"),
+    [
+        (Workload(), "train, channels_first"),
+        (Workload(layout="channels_last", gpus=1), "train, channels_last"),
+        (Workload(gpus=2), "train, several GPUs, whole"),
+        (Workload(gpus=8, tensor=2), "train, several GPUs, divided"),
+        (Workload(gpus=8, expert=8), "train, several GPUs, divided"),
+        (Workload(mode="infer", layout="channels_last"), "infer, channels_last"),
+        (Workload(mode="infer", precision="bf16", compile=True, layout="channels_last"), "infer, compiled"),
+        (Workload(mode="infer", engine="tensorrt"), "pass, engine"),
+        (served("eager"), "answer, eager"),
+        (served("vllm"), "answer, engine"),
+        (replace(served("compile"), gpus=2), "answer, engine, several GPUs"),
+    ],
+)
+def test_a_kind_says_how_a_workload_is_run(workload: Workload, kind: str) -> None:
+    assert kind_of(workload) == kind
+
+
+@pytest.mark.parametrize("workload", [served("eager"), served("vllm"), Workload(gpus=8, batch_size=4)])
+def test_a_kind_that_was_seen_has_its_own_width_on_every_gpu(workload: Workload) -> None:
+    width = exp(pretrained().step_time.deviations.of_kinds[kind_of(workload)])
+    for step in WorkloadAnalysis(LLAMA, workload).step_time_s([A100, H20, V100]):
+        assert step.high / step.value == pytest.approx(width)
+        assert step.value / step.low == pytest.approx(width)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +151,12 @@ def test_weights_of_fewer_bits_are_read_sooner_and_widened_for_nothing() -> None
     [
         ("vllm", "fp8", H100, 2),
         ("vllm", "fp8", A100, 1),  # no units: widened first
-        ("tensorrt-llm", "int8", A100, 2),
-        ("tensorrt-llm", "int8", V100, 1),
+        ("tensorrt-llm", "w8a8", A100, 2),
+        ("tensorrt-llm", "w8a8", V100, 1),
+        ("vllm", "w8a8", A100, 2),
+        ("tensorrt-llm", "int8", A100, 1),  # of weights alone, as ...
         ("tensorrt", "int8", A100, 2),
-        ("vllm", "int8", A100, 1),  # of weights alone
+        ("vllm", "int8", A100, 1),  # ... GPTQ's
         ("tensorrt-llm", "int4", H100, 1),
     ],
 )

@@ -47,8 +47,18 @@ def test_a_week_begins_on_monday_and_a_period_has_a_part_of_its_capacity() -> No
     assert week_of(MONDAY_S) == week_of(MONDAY_S + 7 * DAY_S - 1) == MONDAY_S
     assert week_of(MONDAY_S - 1) == MONDAY_S - 7 * DAY_S
     # The period ends at 22:13:20 on Tuesday.
-    assert capacity_hours(of_month(gpu_count=4), MONDAY_S) == pytest.approx(4 * (NOW_S - MONDAY_S) / HOUR_S)
-    assert capacity_hours(of_month(gpu_count=4), MONDAY_S - 7 * DAY_S) == pytest.approx(4 * 7 * 24)
+    report = of_month(gpu_count=4)
+    assert capacity_hours(report, MONDAY_S, MONDAY_S + 7 * DAY_S) == pytest.approx(4 * (NOW_S - MONDAY_S) / HOUR_S)
+    assert capacity_hours(report, MONDAY_S - 7 * DAY_S, MONDAY_S) == pytest.approx(4 * 7 * 24)
+
+
+def test_days_count_with_the_gpus_that_the_clusters_had_then_and_others_with_those_of_today() -> None:
+    """Two of seven days had 2 and 10 GPUs; of a noted day, half is in the period that begins at its noon."""
+    days = {f"{MONDAY_S - count * DAY_S:.0f}": gpus for count, gpus in ((2, 10), (1, 2))}
+    report = of_month(gpu_count=4, day_gpu_counts=days)
+    assert capacity_hours(report, MONDAY_S - 7 * DAY_S, MONDAY_S) == pytest.approx(24 * (5 * 4 + 10 + 2))
+    assert capacity_hours(report, MONDAY_S - DAY_S / 2, MONDAY_S) == pytest.approx(12 * 2)
+    assert capacity_hours(of_month(day_gpu_counts=days), MONDAY_S - 7 * DAY_S, MONDAY_S) == 0.0
 
 
 def test_weeks_hold_all_runs_and_those_of_two_parts_add_up() -> None:
@@ -130,9 +140,8 @@ def tally(name: str, fulfilled: int, broken: int) -> PartitionTally:
 def test_the_next_line_is_the_safest_partition_once_enough_was_seen(
     partitions: list[PartitionTally], enforce_in: tuple[str, ...], line: str
 ) -> None:
-    report = of_month(mode="observe", partitions=tuple(partitions), enforce_in=enforce_in)
-    assert next_step(report).startswith(line)
-    assert next_step(msgspec.structs.replace(report, mode="enforce", enforce_in=())).startswith("nothing to write")
+    assert next_step("observe", enforce_in, partitions).startswith(line)
+    assert next_step("enforce", (), partitions).startswith("nothing to write")
 
 
 def test_what_shares_cost_is_typical_and_at_worst() -> None:
@@ -144,27 +153,24 @@ def test_what_shares_cost_is_typical_and_at_worst() -> None:
     assert costs.least_whole_hours == pytest.approx(2.0 / 1.5)
 
 
-def test_a_job_that_did_nothing_at_all_is_idle_and_one_that_reads_is_not() -> None:
-    quiet = withheld(1, gpu_utilization=0.0, peak_utilization=0.0, cpu_s=10.0, read_bytes=0)
-    short = replace(quiet, usage=replace(quiet.usage, job_id="9", ended_at_s=quiet.usage.started_at_s + 1000.0))
-    others = [
-        replace(quiet, usage=replace(quiet.usage, **change))
-        for change in ({"read_bytes": None}, {"read_bytes": 2**30}, {"cpu_s": 1000.0}, {"peak_utilization": 0.5})
-    ]
-    idle = idle_jobs([quiet, short, *others], 60.0)
-    assert idle.job_counts == {"900": 2, "7200": 0}
-    assert idle.hours == {"900": pytest.approx(2.0 + 1000 / 3600), "7200": 0.0}
+def test_a_job_counts_as_idle_with_the_longest_time_in_which_it_did_nothing() -> None:
+    lengths_s = (None, 0.0, 900.0, 1000.0, 7201.0)
+    runs = [withheld(number, longest_idle_s=length_s) for number, length_s in enumerate(lengths_s)]
+    twice = replace(runs[3], usage=replace(runs[3].usage, gpu_count=2))
+    idle = idle_jobs([*runs[:3], twice, runs[4]])
+    assert idle.job_counts == {"900": 2, "7200": 1}
+    assert idle.hours == {"900": pytest.approx((2 * 1000 + 7201) / 3600), "7200": pytest.approx(7201 / 3600)}
 
 
 def test_idle_jobs_and_money_that_lacks_a_price_are_said() -> None:
-    quiet = withheld(1, gpu_utilization=0.0, peak_utilization=0.0, cpu_s=10.0, read_bytes=0)
+    quiet = withheld(1, gpu_utilization=0.0, longest_idle_s=3600.0)
     unknown = withheld(2, gpu="")
     report = report_of([], [quiet, unknown], Rates(per_hour={"v100-sxm2-16gb": 3.0}), PERIOD)
     notes = [note for section in sections(report) for note in section.notes]
-    assert "Idle from beginning to end, and longer than 15 min: 1 job, 2.00 GPU hours." in notes
+    assert "Idle for longer than 15 min at a time: 1 job, 1.00 GPU hours." in notes
     assert any(note.endswith("without one: GPUs of no known type (1 runs).") for note in notes)
     text = user_text(report, [quiet, unknown], Writing(managers_of_scripts=("slurm",), learns=True), 60.0)
-    assert "1 job of more than 15 min did nothing at all, for 2.00 GPU hours." in text
+    assert "1 job did nothing at all for more than 15 min, in 1.00 GPU hours." in text
 
 
 def test_weeks_of_other_days_join_by_their_monday() -> None:

@@ -11,6 +11,7 @@ import pytest
 from gpusage.reports.accuracy import count_promises, prediction_accuracy
 from gpusage.reports.amounts import Rates, amounts_of, rates_of
 from gpusage.reports.breakdown import ReportRules
+from gpusage.reports.brief import brief
 from gpusage.reports.lines import amount, sections
 from gpusage.reports.page import page
 from gpusage.reports.report import Period, Report, report_of
@@ -103,10 +104,10 @@ def test_where_nothing_is_shared_the_report_counts_whom_a_share_would_have_been_
     price = Price(gpu="v100-sxm2-16gb", share_percent=33, slowdown=Interval(value=1.04, low=1.0, high=1.3))
     whole = record(1, percent=None)
     would = replace(whole, decision=replace(whole.decision, if_shared=(price,)))
-    section = next(
-        each for each in sections(report_of([would, whole], [], Rates(), PERIOD)) if each.title == "Decisions"
+    (freed,) = (
+        note for note in brief(report_of([would, whole], [], Rates(), PERIOD)).notes if note.startswith("Freed")
     )
-    assert "If GPUs could be shared, 1 job of these would have had a part of one." in section.notes
+    assert freed == "Freed: nothing yet; 1 job would have had a part if GPUs could be shared."
 
 
 def test_a_time_without_anything_says_so_and_wastes_nothing() -> None:

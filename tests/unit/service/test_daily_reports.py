@@ -13,13 +13,14 @@ from types import SimpleNamespace
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.experience.learned import NOTHING_LEARNED
 from gpusage.reports.reading import Reader, rules_of
 from gpusage.service import daily_reports
 from gpusage.service.daily_reports import DailyReports
 from gpusage.settings.configuration import Configuration
 from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import open_store
-from gpusage_hooks.types import Usage
+from gpusage_hooks.types import Cluster, GpuPool, Usage
 from gpusage_hooks.units import DAY_S, HOUR_S
 from records import USAGE
 
@@ -33,7 +34,14 @@ def store_at(path: Path) -> DecisionStore:
 
 
 def task_at(path: Path) -> DailyReports:
-    snapshot = SimpleNamespace(advisor=SimpleNamespace(catalogue=builtin_catalogue()), configuration=Configuration())
+    cluster = Cluster(
+        manager="slurm", version="1", pools=(GpuPool(gpu="t4", site_type="t4", gpu_count=7, free_gpu_count=0),) * 2
+    )
+    snapshot = SimpleNamespace(
+        advisor=SimpleNamespace(catalogue=builtin_catalogue(), learned=NOTHING_LEARNED),
+        configuration=Configuration(),
+        clusters={"slurm": cluster},
+    )
     return DailyReports(SimpleNamespace(snapshot=snapshot), partial(store_at, path))  # type: ignore[arg-type]
 
 
@@ -71,6 +79,16 @@ def test_a_day_is_added_up_six_hours_after_its_end_and_again_after_a_late_run(
     assert stored_days(path, monkeypatch, NOW_S) == DAYS
     with closing(store_at(path)) as store:
         assert '"run_count":1,' in (store.day(DAYS[1], FORM) or b"").decode()
+
+
+def test_a_day_keeps_the_gpus_of_its_clusters_unless_it_is_long_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stored_days(path, monkeypatch, NOW_S) == DAYS
+    with closing(store_at(path)) as store:
+        part = Reader(store=store, rules=rules_of(Configuration(), builtin_catalogue())).read(DAYS[0], DAYS[3] + DAY_S)
+    # Of Monday to Thursday, at seven on Friday.
+    assert part.day_gpu_counts == {f"{day_s:.0f}": 14 for day_s in DAYS[2:]}
 
 
 def test_accounting_that_does_not_answer_is_waited_for_three_days(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

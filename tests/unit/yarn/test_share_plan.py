@@ -8,24 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from gpusage_yarn.share_plan import Plan, encode_texts, json_of, usable_labels, usable_nodes
+from gpusage_yarn.share_plan import Plan, encode_texts, json_of, usable_labels
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = (ROOT / "plugins/yarn/java/src/test/resources/plans.txt").read_text(encoding="utf-8").splitlines()
 ACCEPTED = [text for line in LINES for verdict, _, text in [line.partition(" ")] if verdict == "accepted"]
 REFUSED = [json.loads(text) for line in LINES for verdict, _, text in [line.partition(" ")] if verdict == "refused"]
-NEED = (
-    "mode=infer,threads=80,of=40,sm=0.3:0.4,dram=0.3:0.4,busy=0.3:0.4,"
-    "slow=1.1:1.2,accept=1.3,step=1e-05:2e-05,batch=8,latency=0.004,rate=40"
-)
 PLANS = (
     Plan(
         share=40,
         labels=("h100", "a100"),
         fallback_after_s=30,
         rescue=False,
-        need=NEED,
-        avoid=("a-1.b:45454", "b:1"),
+        apart=True,
     ),
     Plan(share=1),
     # Each at its limit.
@@ -38,7 +33,6 @@ PLANS = (
         containers=10_000,
         memory_mib=1 << 24,
         vcores=10_000,
-        avoid=tuple(f"n{number}.site:65535" for number in range(64)),
     ),
 )
 
@@ -47,19 +41,18 @@ def test_java_accepts_what_is_written_here() -> None:
     assert [json_of(plan.texts()) for plan in PLANS] == ACCEPTED
 
 
-def test_all_labels_and_nodes_of_an_accepted_plan_are_usable() -> None:
+def test_all_labels_of_an_accepted_plan_are_usable() -> None:
     for plan in PLANS:
-        assert (usable_labels(plan.labels), usable_nodes(plan.avoid)) == (plan.labels, plan.avoid)
+        assert usable_labels(plan.labels) == plan.labels
 
 
 @pytest.mark.parametrize("texts", REFUSED, ids=lambda texts: json_of(texts)[:60])
 def test_nothing_that_java_refuses_is_written_here(texts: dict[str, str]) -> None:
-    key, usable = ("labels", usable_labels) if "labels" in texts else ("avoid", usable_nodes)
-    assert ",".join(usable(texts[key].split(","))) != texts[key]
+    assert ",".join(usable_labels(texts["labels"].split(","))) != texts["labels"]
 
 
 def test_a_plan_has_the_texts_that_our_master_reads() -> None:
-    plan = Plan(share=40, labels=("h100", "a100"), fallback_after_s=30, rescue=False, avoid=("a-1.b:45454", "b:1"))
+    plan = Plan(share=40, labels=("h100", "a100"), fallback_after_s=30, rescue=False)
     texts = json.loads(base64.b64decode(plan.encoded()))
     assert texts == {
         "v": "1",
@@ -72,8 +65,7 @@ def test_a_plan_has_the_texts_that_our_master_reads() -> None:
         "memory_mib": "0",
         "vcores": "0",
         "rescue": "0",
-        "need": "",
-        "avoid": "a-1.b:45454,b:1",
+        "apart": "0",
     }
 
 

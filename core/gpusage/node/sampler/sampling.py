@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from gpusage.experience.finished_jobs import IDLE_PROCESSORS, IDLE_READ_BYTES_PER_S, UNUSED_BELOW
 from gpusage.node.dividing.granted import LIMIT_VARIABLE, limit_bytes
-from gpusage.node.sampler.processes import JobProcesses, ProcessSelector
+from gpusage.node.sampler.processes import Consumption, JobProcesses, ProcessSelector
 from gpusage.plugins.hooks import Hooks
 from gpusage_hooks.types import Allocation, GpuReading, Usage
 
@@ -139,6 +140,7 @@ class Sampling:
             alone_s=totals.alone_s,
             gpu_utilization=totals.mean("gpu_utilization"),
             peak_utilization=totals.peak_utilization,
+            longest_idle_s=totals.longest_idle_s,
             sm_activity=totals.mean("sm_activity"),
             dram_activity=totals.mean("dram_activity"),
             memory_bytes=totals.memory_bytes,
@@ -176,6 +178,7 @@ class Sampling:
             memory_bytes=job_memory_bytes(readings, own),
             # A partner may be idle, so that no process of it shows.
             alone=not has_others and not self._surroundings.has_partners(),
+            used=self._processes.consumption(),
         )
 
 
@@ -187,12 +190,14 @@ class Sample:
         at_s: Time on the monotonic clock.
         memory_bytes: Memory of the job's own processes, on the GPU where they hold the most.
         alone: Whether no other job was on any of the GPUs.
+        used: What the job's processes have taken of their host so far.
     """
 
     at_s: float
     readings: tuple[GpuReading, ...]
     memory_bytes: int | None
     alone: bool
+    used: Consumption = field(default_factory=Consumption)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +208,10 @@ class Totals:
         seconds: Known time of each of `SHARES`.
         share_seconds: Sum of share times seconds of each of `SHARES`.
         minute: Seconds, and utilization times seconds, since the last whole minute.
+        minute_began: What the job had taken of its host at its beginning.
         peak_utilization: Mean over the busiest minute; ``None`` before the end of the first.
+        idle_s: Length of the idle minutes up to now.
+        longest_idle_s: The longest such length; ``None`` like the peak.
     """
 
     sampled_s: float = 0.0
@@ -213,7 +221,10 @@ class Totals:
     memory_bytes: int | None = None
     energy_j: float | None = None
     minute: tuple[float, float] = (0.0, 0.0)
+    minute_began: Consumption | None = None
     peak_utilization: float | None = None
+    idle_s: float = 0.0
+    longest_idle_s: float | None = None
 
     def mean(self, name: str) -> float | None:
         """Return the mean over the time in which the share *name* was known, 0 to 1; ``None`` where it never was."""
@@ -235,16 +246,24 @@ def add_sample(totals: Totals, before: Sample, now: Sample) -> Totals:
 
     # The peak is of whole minutes: a share must be enough for the busiest of them, not for a burst of a second.
     minute, peak, share = totals.minute, totals.peak_utilization, known.get("gpu_utilization")
+    began, idle_s, longest_idle_s = totals.minute_began or before.used, totals.idle_s, totals.longest_idle_s
     if share is not None:
         minute = (minute[0] + elapsed_s, minute[1] + elapsed_s * share)
     if minute[0] >= MINUTE_S:
-        peak = _combine_known(max, peak, min(1.0, minute[1] / minute[0]))
-        minute = (0.0, 0.0)
+        busy = min(1.0, minute[1] / minute[0])
+        peak = _combine_known(max, peak, busy)
+        # A job that waits for its user, or was forgotten: in its middle as well, where its means would not show it.
+        idle_s = idle_s + minute[0] if busy < UNUSED_BELOW and _is_host_idle(began, now.used, minute[0]) else 0.0
+        longest_idle_s = _combine_known(max, longest_idle_s, idle_s)
+        minute, began = (0.0, 0.0), now.used
 
     return replace(
         totals,
         minute=minute,
+        minute_began=began,
         peak_utilization=peak,
+        idle_s=idle_s,
+        longest_idle_s=longest_idle_s,
         sampled_s=totals.sampled_s + elapsed_s,
         alone_s=totals.alone_s + elapsed_s * (before.alone and now.alone),
         seconds={name: totals.seconds.get(name, 0.0) + elapsed_s * (name in known) for name in SHARES},
@@ -252,6 +271,13 @@ def add_sample(totals: Totals, before: Sample, now: Sample) -> Totals:
         memory_bytes=_combine_known(max, totals.memory_bytes, now.memory_bytes),
         energy_j=_combine_known(lambda one, other: one + other, totals.energy_j, _energy_j(before, now)),
     )
+
+
+def _is_host_idle(before: Consumption, now: Consumption, duration_s: float) -> bool:
+    if None in (before.cpu_s, before.read_bytes, now.cpu_s, now.read_bytes):
+        return False
+    cpu_s, read_bytes = (now.cpu_s or 0.0) - (before.cpu_s or 0.0), (now.read_bytes or 0) - (before.read_bytes or 0)
+    return cpu_s <= IDLE_PROCESSORS * duration_s and read_bytes <= IDLE_READ_BYTES_PER_S * duration_s
 
 
 def job_memory_bytes(readings: Sequence[GpuReading], own: Collection[int]) -> int | None:

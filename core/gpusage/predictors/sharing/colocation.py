@@ -1,10 +1,9 @@
 """How jobs on one GPU slow each other down under MPS: by a rule on activities, or from pairs that this site measured.
 
-A job that resembles one that the site measured suffers and slows others as that one did, on average over its partners.
-gpusage comes without measured jobs: what those of one campaign did to each other holds in no other. Where no job
-resembles a measured one, a rule decides: while the sums of SM activity and of DRAM activity stay below 1, all jobs fit
-and slow each other a little; above 1 they share what there is. A job cannot use more SMs than its thread percentage
-allows.
+By the rule, all jobs fit and slow each other a little while the sums of SM activity and of DRAM activity stay below 1;
+above 1 they share what there is. A job cannot use more SMs than its thread percentage allows. What a site measured of
+pairs corrects the rule for jobs like those (`learn_pairs`): few pairs correct it little, and far from all of them it
+stands alone. gpusage comes without measured jobs: what those of one campaign did to each other holds in no other.
 
 Jobs share memory bandwidth and cache whatever the percentages are, so the price of a share grows with the number of
 partners (`slowdown_with_partners`). They slow only the GPU's own time: a job that waits for its host pays almost
@@ -14,6 +13,7 @@ nothing, so a price near 1 hardly grows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import exp, hypot, log
 from typing import NamedTuple
@@ -21,11 +21,12 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.shares import memory_cap_bytes
-from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.artifacts import ColocationParameters, pretrained, shaped
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.sharing.host import SHARPNESS
 from gpusage_hooks import hookimpl
+from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval
 from gpusage_hooks.units import MIB, WHOLE_PERCENT
 
@@ -41,6 +42,10 @@ MIN_THROUGHPUT = 0.02
 """A job keeps at least this share of its throughput: nothing starves."""
 PAIR_SIZE = 2
 """All measured jobs ran two by two; in larger sets the rule counts as far as no job is like a measured one."""
+PENALTIES = tuple(np.logspace(-2, 2, 13).tolist())
+"""Of which ridge regression takes one; where pairs are few, one near 1 is taken."""
+LEAST_SCALE = 1e-6
+"""Of a feature that is the same for all jobs."""
 KNOWN_SIMILARITY = 0.5
 """A job is known where its likeness to the measured ones, 0 to 1, is at least this."""
 
@@ -53,16 +58,17 @@ class ColocationDeviations(NamedTuple):
 
 
 class LearnedColocation(NamedTuple):
-    """What was measured of which jobs, an additive model of two effects, and how near a job must be to count.
+    """What was measured of which jobs, as effects on the logarithm of a throughput over that by the rule.
 
-    A new job's effects are means over the measured jobs, weighted by a Gaussian kernel of their distance
-    (Nadaraya-Watson regression); a row of *jobs* is scaled features as `features_of` gives them.
+    A new job has each measured job's effects as far as it is like it (`similarities`); a row of *jobs* is scaled
+    features as `features_of` gives them.
 
     Attributes:
-        sensitivity: By how much each job's throughput lies above the average (below it: negative), over all partners.
-        pressure: The same of its partners' throughputs.
-        average: Of all measured throughputs; 1 where none was measured.
-        same_model: Throughput that two unknown jobs of one model are promised at most.
+        models: Of each job the number of parameters, by which models are told apart; 0 is like no other.
+        sensitivity: Of each job on its own throughput, whoever is its partner.
+        pressure: The same on its partners' throughputs.
+        interaction: Of each row's job on its own throughput beside the column's.
+        same_model: Throughput that two jobs of one model have at most by the rule.
         near: Distance at which likeness falls off.
         known: Where all jobs are like measured ones.
         partly: Where some are.
@@ -72,9 +78,10 @@ class LearnedColocation(NamedTuple):
     mean: FloatArray
     scale: FloatArray
     jobs: FloatArray
+    models: FloatArray
     sensitivity: FloatArray
     pressure: FloatArray
-    average: float
+    interaction: FloatArray
     same_model: float
     near: float
     known: ColocationDeviations
@@ -92,8 +99,8 @@ def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
 
     learned = learned_colocation(pretrained().colocation)
     rows = features_of(needs)
-    deviations = deviations_of(learned, rows)
     models = [need.parameter_count for need in needs]
+    deviations = deviations_of(learned, rows, models)
     alone = len(needs) == 1
     values = [1.0] if alone else throughputs(learned, rows, models, percents)
     total, highest = sum(values), float(len(needs))
@@ -173,26 +180,70 @@ def pair_throughputs(
 ) -> tuple[FloatArray, FloatArray]:
     """Return each row's throughput with each column's job as partner, and how known each job is, 0 to 1.
 
-    Two jobs of one unknown model contend for the same things: they are promised no more than `same_model`.
+    Two jobs of one model contend for the same things: the rule promises them no more than `same_model`.
     """
-    likeness = similarities(learned, rows)
-    known = likeness.max(axis=1, initial=0.0)
-    shares = likeness * (known / np.maximum(likeness.sum(axis=1), 1e-300))[:, np.newaxis]
-    measured = learned.average + (shares @ learned.sensitivity)[:, np.newaxis] + shares @ learned.pressure
+    likeness = similarities(learned, rows, models)
+    own = (likeness @ learned.sensitivity)[:, np.newaxis]
+    correction = own + likeness @ learned.pressure + likeness @ learned.interaction @ likeness.T
+    by_rule = pair_throughputs_by_rule(rows, models, learned.same_model)
+    return np.clip(by_rule * np.exp(correction), MIN_THROUGHPUT, 1.0), likeness.max(axis=1, initial=0.0)
 
-    # By the rule of `throughputs_by_rule`, each row's job with each column's as its partner.
+
+def pair_throughputs_by_rule(rows: FloatArray, models: Sequence[int | None], same_model: float) -> FloatArray:
+    """Return the same by the rule of `throughputs_by_rule` alone."""
     _, busy, sm, dram, _, _ = JobFeatures(*rows.T)
     slowdown = 1.0 + INTERFERENCE * np.outer(dram, dram) + CONTENTION * np.outer(busy, busy)
     crowding = np.maximum(np.add.outer(sm, sm), np.add.outer(dram, dram))
     by_rule = 1.0 / np.maximum(1.0, crowding) / slowdown
-    names = np.array([count or 0 for count in models])  # models without weights are not alike
-    alike = (names[:, np.newaxis] == names) & (names > 0)
-    by_rule = np.where(alike, np.minimum(by_rule, learned.same_model), by_rule)
+    return np.where(_same_model(models, models), np.minimum(by_rule, same_model), by_rule)
 
-    either = 1.0 - np.outer(1.0 - known, 1.0 - known)
-    return np.clip(
-        either * np.clip(measured, MIN_THROUGHPUT, 1.0) + (1.0 - either) * by_rule, MIN_THROUGHPUT, 1.0
-    ), known
+
+def learn_pairs(
+    unlearned: ColocationParameters, rows: FloatArray, models: Sequence[int | None], throughputs: FloatArray
+) -> ColocationParameters:
+    """Return *unlearned*, a rule without pairs, with what measured pairs show of jobs.
+
+    The effects are those of `LearnedColocation`, by ridge regression: the fewer pairs, the nearer to the rule. The
+    penalty is the one with the least error by leave-one-out cross-validation.
+
+    Args:
+        unlearned: With the intervals' widths, too.
+        rows: The jobs' features, as `features_of` returns them.
+        models: Their numbers of parameters, which tell models apart.
+        throughputs: Each row's job beside each column's, relative to alone; NaN where it was not measured.
+
+    Raises:
+        RequestError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.linear_model import RidgeCV  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as error:
+        message = "Library scikit-learn must be there to learn from pairs; got: not installed. Add the extra [train]."
+        raise RequestError(message) from error
+
+    mean, scale = rows.mean(axis=0), np.maximum(rows.std(axis=0), LEAST_SCALE)
+    count, jobs = len(rows), (rows - mean) / scale
+    likeness = _likeness(jobs, jobs, models, models, unlearned.near)
+    job, partner = np.nonzero(~np.isnan(throughputs))
+    together = (likeness[job, :, np.newaxis] * likeness[partner, np.newaxis, :]).reshape(len(job), -1)
+    measured = np.log(np.clip(throughputs[job, partner], MIN_THROUGHPUT, 1.0))
+    over_rule = measured - np.log(pair_throughputs_by_rule(rows, models, unlearned.same_model)[job, partner])
+
+    # No intercept: jobs unlike all that were measured keep the rule.
+    ridge = RidgeCV(alphas=PENALTIES, fit_intercept=False)
+    effects = ridge.fit(np.hstack([likeness[job], likeness[partner], together]), over_rule).coef_
+    deviation = float(np.sqrt(-ridge.best_score_))  # of a measurement that was left out
+    return replace(
+        unlearned,
+        mean=mean.tolist(),
+        scale=scale.tolist(),
+        jobs=jobs.tolist(),
+        models=[count or 0 for count in models],
+        sensitivity=effects[:count].tolist(),
+        pressure=effects[count : 2 * count].tolist(),
+        interaction=effects[2 * count :].reshape(count, count).tolist(),
+        known=(deviation, deviation),
+    )
 
 
 def throughputs_by_rule(rows: FloatArray) -> FloatArray:
@@ -203,15 +254,28 @@ def throughputs_by_rule(rows: FloatArray) -> FloatArray:
     return np.asarray(1.0 / crowding / slowdown)
 
 
-def similarities(learned: LearnedColocation, rows: FloatArray) -> FloatArray:
-    """Return how like each of *rows* is to each measured job, 0 to 1."""
-    away = ((rows - learned.mean) / learned.scale)[:, np.newaxis] - learned.jobs
-    return np.asarray(np.exp(-0.5 * (away**2).sum(axis=-1) / learned.near**2))
+def similarities(learned: LearnedColocation, rows: FloatArray, models: Sequence[int | None]) -> FloatArray:
+    """Return how like each of *rows* is to each measured job: 1 the same, half another run of its model, 0 another."""
+    scaled_rows = (rows - learned.mean) / learned.scale
+    return _likeness(scaled_rows, learned.jobs, models, learned.models.tolist(), learned.near)
 
 
-def deviations_of(learned: LearnedColocation, rows: FloatArray) -> ColocationDeviations:
+def _likeness(
+    rows: FloatArray, jobs: FloatArray, models: Sequence[int | None], measured: Sequence[int | None], near: float
+) -> FloatArray:
+    distance_squared = ((rows[:, np.newaxis] - jobs) ** 2).sum(axis=-1)
+    return np.asarray((np.exp(-0.5 * distance_squared / near**2) + _same_model(models, measured)) / 2)
+
+
+def _same_model(models: Sequence[int | None], others: Sequence[int | None]) -> BoolArray:
+    counts, other_counts = (np.array([count or 0 for count in each]) for each in (models, others))
+    is_same: BoolArray = (counts[:, np.newaxis] == other_counts) & (counts > 0)[:, np.newaxis]
+    return is_same  # models without weights are not alike
+
+
+def deviations_of(learned: LearnedColocation, rows: FloatArray, models: Sequence[int | None]) -> ColocationDeviations:
     """Return how far off predictions are where all, some or none of the jobs are like measured ones."""
-    are_known = similarities(learned, rows).max(axis=1, initial=0.0) >= KNOWN_SIMILARITY
+    are_known = similarities(learned, rows, models).max(axis=1, initial=0.0) >= KNOWN_SIMILARITY
     if are_known.all():
         return learned.known
     return learned.partly if are_known.any() else learned.unknown
@@ -230,9 +294,10 @@ def learned_colocation(parameters: ColocationParameters) -> LearnedColocation:
         mean=shaped("mean", parameters.mean, features),
         scale=shaped("scale", parameters.scale, features),
         jobs=shaped("jobs", parameters.jobs, jobs, features),
+        models=shaped("models", parameters.models, jobs),
         sensitivity=shaped("sensitivity", parameters.sensitivity, jobs),
         pressure=shaped("pressure", parameters.pressure, jobs),
-        average=float(parameters.average),
+        interaction=shaped("interaction", parameters.interaction, jobs, jobs),
         same_model=float(parameters.same_model),
         near=float(parameters.near),
         known=ColocationDeviations(*parameters.known),

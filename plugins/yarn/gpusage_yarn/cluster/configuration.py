@@ -37,13 +37,7 @@ CLASSES: Mapping[str, str] = {
 DEFAULT_CALCULATOR, DOMINANT_CALCULATOR = (
     f"org.apache.hadoop.yarn.util.resource.{name}ResourceCalculator" for name in ("Default", "Dominant")
 )
-MEMORY_CALCULATOR = f"{PACKAGE}.GpuShareMemoryResourceCalculator"
-CALCULATORS: Mapping[str, str] = {
-    "": MEMORY_CALCULATOR,  # YARN's default counts memory alone
-    DEFAULT_CALCULATOR: MEMORY_CALCULATOR,
-    DOMINANT_CALCULATOR: CLASSES[CALCULATOR],
-}
-"""Which of ours takes the place of YARN's own: vcores count where they did before, and nowhere else."""
+"""YARN's own, of which ours takes the place. The first is in force where none is named, and counts memory alone."""
 _VARIABLE = re.compile(r"\$\{([^}$\s]+)\}")
 _OF_ENVIRONMENT = re.compile(r"env\.(\w+)(?::?-(.*))?")
 _DEEPEST = 20  # Hadoop's own limit

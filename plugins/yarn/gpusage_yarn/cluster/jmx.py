@@ -20,11 +20,9 @@ import requests
 
 from gpusage.boundary.printable_text import visible
 from gpusage_yarn.cluster.configuration import CLASSES, LISTENERS
-from gpusage_yarn.cluster.neighbours import parse_neighbours
 from gpusage_yarn.cluster.resource_manager import configured_session, describe_connection_error
 
 if TYPE_CHECKING:
-    from gpusage_hooks.types import Neighbour
     from gpusage_yarn.cluster.snapshot import ClusterSnapshot, NodeState
 
 MAX_NODES_PER_SUBMISSION = 16
@@ -35,7 +33,6 @@ MAX_NODES = 100
 """So many do `doctor` and `status` ask: they are no load test."""
 NODES_LIMIT_S = 15.0
 _AT_ONCE = 16
-# 500 lines of neighbours, the processor's limit, fit in.
 _ANSWER_LIMIT_BYTES, _CHUNK_BYTES = 256 * 1024, 1024
 _WHOLE_GPU = 100
 _BEAN = "/jmx?qry=org.gpusage:type=Metrics"
@@ -52,7 +49,6 @@ class JmxReport:
         failures: How many exceptions of ours were kept from it.
         free: What is free of each of its GPUs, in hundredths; ``None`` if it does not report it.
         troubles: What does not work there, a sentence each.
-        running: What runs on shares of which node, for `parse_neighbours`; only a ResourceManager shows it.
         usage_report: What containers that ended there really did, as `gpusage.node.sampler.usage_reports` reads it.
         trouble: Why it said nothing.
     """
@@ -63,7 +59,6 @@ class JmxReport:
     failures: int = 0
     free: tuple[int, ...] | None = None
     troubles: tuple[str, ...] = ()
-    running: str = ""
     usage_report: str = ""
     trouble: str = ""
 
@@ -161,9 +156,8 @@ def parse_bean(name: str, bean: Mapping[str, Any]) -> JmxReport:
         name=name,
         version=visible(str(bean.get("Version", ""))),
         classes=frozenset(classes.replace(",", " ").split() if isinstance(classes, str) else map(str, classes)),
-        failures=int(bean.get("FAILURES") or 0),
+        failures=int(bean.get("Failures") or 0),
         free=parts,
-        running=str(bean.get("Running") or ""),
         usage_report=str(bean.get("Usage") or ""),
         troubles=tuple(visible(line) for line in str(bean.get("Troubles") or "").splitlines() if line.strip()),
     )
@@ -185,16 +179,6 @@ def with_free_gpus(snapshot: ClusterSnapshot, reports: Mapping[str, JmxReport]) 
     # A node with an older jar reports sums alone, and keeps what they allow.
     largest = {name: max(daemon.free, default=0) for name, daemon in reports.items() if daemon.free is not None}
     return replace(snapshot, nodes=tuple(replace(node, largest=largest.get(node.name)) for node in snapshot.nodes))
-
-
-def read_neighbours(snapshot: ClusterSnapshot, address: str) -> tuple[Neighbour, ...]:
-    """Return the running shares that the ResourceManager at *address* shows; none if it does not answer.
-
-    It is queried only if a node has allocated part of its GPUs, and for no longer than a submission may wait.
-    """
-    # Only a share on a partly used GPU has neighbours.
-    in_use = any(0 < node.free.share < node.total.share for node in snapshot.nodes)
-    return parse_neighbours(query_daemon("ResourceManager", address, LIMIT_S).running) if in_use else ()
 
 
 def nodes_without_listener(reports: Mapping[str, JmxReport]) -> tuple[str, ...]:

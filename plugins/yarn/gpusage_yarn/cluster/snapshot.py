@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpusage.service.reservations import Reservation, remaining_capacity
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
-from gpusage_hooks.types import Cluster, GpuPool, Neighbour, NodeKind, Room
+from gpusage_hooks.types import Cluster, GpuPool, NodeKind, Room
 from gpusage_hooks.units import MIB
 from gpusage_yarn.cluster.documents import Document, as_list, resource_amounts
 from gpusage_yarn.cluster.queues import DEFAULT, GPUS, MASTER_MIB, Queue, creates_queues, parse_queues, queue_names
@@ -85,7 +85,6 @@ class ClusterSnapshot:
         resource_types: Names and the most that a container can have of each.
         labels: Node labels that exist, also those without a node.
         reservations: What was submitted a moment ago and has no container yet.
-        neighbours: What runs on shares now, as far as its plans show.
         creates_queues: Whether a queue that is not there may come into being when it is named.
     """
 
@@ -96,16 +95,10 @@ class ClusterSnapshot:
     resource_types: Mapping[str, int]
     creates_queues: bool = False
     reservations: tuple[Reservation, ...] = ()
-    neighbours: tuple[Neighbour, ...] = ()
 
     def nodes_with_label(self, label: str) -> tuple[NodeState, ...]:
         """Return the nodes with *label*, ``""`` for nodes without any."""
         return tuple(node for node in self.nodes if node.label == label)
-
-    def without_nodes(self, names: Iterable[str]) -> ClusterSnapshot:
-        """Return it without the nodes with these *names*."""
-        left_out = frozenset(names)
-        return replace(self, nodes=tuple(node for node in self.nodes if node.name not in left_out))
 
     def room(self, label: str) -> int:
         """Return the largest share that a container could have at once on a node with *label*."""
@@ -156,7 +149,6 @@ def build_cluster(snapshot: ClusterSnapshot, catalogue: GpuCatalogue) -> Cluster
         pools=tuple(_pool(label, nodes, snapshot.queues, catalogue) for label, nodes in sorted(grouped.items())),
         default_partition=DEFAULT if any(DEFAULT in names for _, names in queue_names(snapshot.queues)) else None,
         notes=notes,
-        neighbours=snapshot.neighbours,
     )
 
     # Claims of applications that wait are no node's usage yet.

@@ -14,6 +14,7 @@ from gpusage.cli.admin import (
     kill_switch,
     passed,
     plugins,
+    seen_enough,
     settings_file,
     skipped,
     store,
@@ -28,10 +29,7 @@ from gpusage_yarn.share_plan import WHOLE_GPU
 
 _RESOURCE = "yarn.nodemanager.resource-type"
 _INSTALL = "gpusage yarn install --yes on {}, then restart {}"
-_OURS = {
-    hadoop.CLASSES[hadoop.CALCULATOR]: "",
-    hadoop.MEMORY_CALCULATOR: "; vcores do not count, as with YARN's default calculator",
-}
+_CALCULATOR = hadoop.CLASSES[hadoop.CALCULATOR]
 _SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
 
 
@@ -53,6 +51,7 @@ def run_checks(inspection: Inspection) -> tuple[Finding, ...]:
         _daemon(inspection),
         _allowed_users(inspection),
         store(own),
+        seen_enough(own),
         plugins(own),
         _kill_switch(inspection),
         *divisions(own),
@@ -88,16 +87,15 @@ def resource_type(name: str, inspection: Inspection) -> Finding:
 def calculator(name: str, inspection: Inspection) -> Finding:
     """Check that shares are rounded to the site's steps."""
     used = inspection.settings.get(hadoop.CALCULATOR)
-    running = next((ours for ours in _OURS if inspection.manager and _runs_class(inspection.manager, ours)), "")
-    if inspection.manager and running:
-        return passed(name, f"runs, version {inspection.manager.version}{_OURS[running]}")
+    if inspection.manager and _runs_class(inspection.manager, _CALCULATOR):
+        return passed(name, f"runs, version {inspection.manager.version}")
 
     # One that has not started in a ResourceManager that shows nothing may still be named in its settings.
     if used is None:
         return warned(name, "the ResourceManager does not report which it uses", "look into capacity-scheduler.xml")
-    if used.strip() in _OURS:
-        return passed(name, f"{used}{_OURS[used.strip()]}")
-    if used.strip() in hadoop.CALCULATORS:
+    if used.strip() == _CALCULATOR:
+        return passed(name, used)
+    if used.strip() in ("", hadoop.DEFAULT_CALCULATOR, hadoop.DOMINANT_CALCULATOR):
         todo = _INSTALL.format("the ResourceManager's host", "it")
         return warned(name, f"{used}: shares are not rounded to the site's steps", todo)
     return warned(name, f"the site's own, {used}", "let it extend GpuShareResourceCalculator, to keep shares in steps")
@@ -200,7 +198,7 @@ def shares(name: str, inspection: Inspection) -> Finding:
 
 
 def troubles(name: str, inspection: Inspection) -> Finding:
-    """Report the daemons' own troubles: MPS, the journal, and exceptions of ours that were kept from them."""
+    """Report the daemons' own troubles: MPS, the listener, and exceptions of ours that were kept from them."""
     daemons = [*([inspection.manager] if inspection.manager else []), *inspection.nodes]
     sentences = [f"{daemon.name}: {line}" for daemon in daemons for line in daemon.troubles]
     if sentences:

@@ -24,8 +24,9 @@ from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster.configuration import (
     ALLOCATOR,
     CALCULATOR,
-    CALCULATORS,
     CLASSES,
+    DEFAULT_CALCULATOR,
+    DOMINANT_CALCULATOR,
     FILES,
     LISTENERS,
     PROCESSORS,
@@ -60,6 +61,10 @@ SHARED_GPUS = "gpusage.node.gpus"
 _NODE_RESOURCES = "node-resources.xml"
 _COUNT = f"yarn.nodemanager.resource-type.{GPU}"
 _CAPACITY = re.compile(r"yarn\.scheduler\.capacity\.(root[\w.-]*?)(?:\.accessible-node-labels\.([^.]+))?\.capacity")
+_VCORES = (
+    "containers wait for vcores from now on, which YARN's default calculator does not count: set "
+    "yarn.nodemanager.resource.cpu-vcores on every node to what it may give out"
+)
 _STOCK_ALLOCATOR = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator"
 
 
@@ -134,7 +139,9 @@ def installation_notes(site: Site) -> tuple[str, ...]:
         return ()
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
     share = configuration.of_manager(YarnSettings).share_resource
-    return tuple(queues_without_shares(_own_settings(site.folder / SCHEDULER), share))
+    theirs = _own_settings(site.folder / SCHEDULER)
+    vcores = () if theirs.get(CALCULATOR, DEFAULT_CALCULATOR).strip() != DEFAULT_CALCULATOR else (_VCORES,)
+    return (*queues_without_shares(theirs, share), *vcores)
 
 
 def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
@@ -166,9 +173,8 @@ def _ours(
         yield f"{TYPES}.{share}.maximum-allocation", str(MAX_GPUS * _WHOLE)
     elif name == SCHEDULER and "rm" in site.roles:
         # A calculator of the site's own stays; only YARN's two are replaced.
-        ours = CALCULATORS.get(theirs.get(CALCULATOR, "").strip())
-        if ours:
-            yield CALCULATOR, ours
+        if theirs.get(CALCULATOR, "").strip() in ("", DEFAULT_CALCULATOR, DOMINANT_CALCULATOR):
+            yield CALCULATOR, CLASSES[CALCULATOR]
     elif name == SITE:
         if site.roles & {"rm", "node"}:
             yield "gpusage.switch-file", configuration.kill_switch

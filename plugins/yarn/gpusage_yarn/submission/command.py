@@ -22,7 +22,7 @@ from gpusage.settings.configuration import Configuration
 from gpusage.settings.configuration_file import load_configuration
 from gpusage_hooks.types import DecisionRequest, ModelRequest
 from gpusage_yarn.cluster.configuration import SITE, conf_folder, read_settings, require_addresses
-from gpusage_yarn.cluster.jmx import query_nodes, read_neighbours, sample_nodes, with_free_gpus
+from gpusage_yarn.cluster.jmx import query_nodes, sample_nodes, with_free_gpus
 from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, read_snapshot
 from gpusage_yarn.cluster.tags import make_tags, require_tags
@@ -48,11 +48,9 @@ from gpusage_yarn.submission.hdfs import find_hdfs
 from gpusage_yarn.submission.monitoring import ApplicationOutcome, Progress, follow, limit_lifetime, log_tails
 from gpusage_yarn.submission.planning import (
     PlannedSubmission,
-    application_nodes,
     master_label,
     plan_submission,
     record_decision,
-    restrict_to_nodes,
 )
 
 SCHEMA = "gpusage.yarn.submit/1"
@@ -65,7 +63,6 @@ class SubmitOptions:
     name: str
     queue: str
     gpu: str
-    partner: str
     containers: int
     memory_mib: int
     vcores: int
@@ -166,11 +163,6 @@ def _prepare_application(
 
     rescue = submit_options.rescue and advised.rules.sharing.rescue
     plan = replace(planned.plan, containers=submit_options.containers, rescue=rescue)
-    if submit_options.partner:
-        nodes = application_nodes(manager.get, submit_options.partner)
-        plan, why_not = restrict_to_nodes(plan, snapshot, nodes)
-        if why_not:
-            notes.append(f"it does not go to {submit_options.partner}: {why_not}")
 
     # YARN lowers a priority without a word.
     if submit_options.priority is not None:
@@ -211,7 +203,7 @@ def _read_cluster(
     # The ResourceManager knows sums over a node's GPUs; the nodes themselves report what is free of each.
     reports = query_nodes(sample_nodes(snapshot, labels), manager.address.partition(":")[0])
     bound, notes = exclude_unbound_nodes(snapshot, labels, reports)
-    return replace(with_free_gpus(bound, reports), neighbours=read_neighbours(bound, manager.address)), notes
+    return with_free_gpus(bound, reports), notes
 
 
 def _with_uploaded_files(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
@@ -21,13 +20,12 @@ from gpusage.policies.candidates import without_forbidden
 from gpusage.predictors.intervals import speedup
 from gpusage.store.annotation import RecordNumbers
 from gpusage.store.opening import open_store
-from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster, Code, Decision, GpuNeed, GpuPool, Job, ModelGraph
-from gpusage_yarn.cluster.documents import Document, as_list
 from gpusage_yarn.cluster.queues import find_queue
 from gpusage_yarn.cluster.snapshot import MASTER, ClusterSnapshot, ContainerSize, build_cluster
-from gpusage_yarn.share_plan import APPLICATION_ID, MAX_NODES, WHOLE_GPU, Plan, usable_nodes
+from gpusage_yarn.share_plan import WHOLE_GPU, Plan
 from gpusage_yarn.submission.request import FALLBACK_AFTER_S, describe_plan, plan_labels
 
 
@@ -86,8 +84,7 @@ def plan_submission(
         base_plan,
         threads=int(fields.get("set.threads", "0")),
         priority=int(fields.get("set.priority", "0")),
-        avoid=usable_nodes(outcome.decision.request.avoided_nodes),
-        need=fields.get("set.need", ""),
+        apart="set.apart" in fields,
     )
     return PlannedSubmission(outcome=outcome, plan=plan)
 
@@ -101,7 +98,6 @@ def _plan_for(
 ) -> Plan:
     """Return the plan that carries out *decision*, first where there is room for a container of *size*."""
     size = replace(size, share=decision.request.mps_thread_percent or WHOLE_GPU)
-    snapshot = snapshot.without_nodes(decision.request.avoided_nodes)
     labels = tuple(sorted(plan_labels(decision, pools, catalogue), key=lambda label: not snapshot.fits(label, size)))
 
     return Plan(
@@ -188,53 +184,3 @@ def record_decision(planned: PlannedSubmission, advisor: Advisor, store_url: str
     except (GpuUsageError, OSError) as error:
         return "", str(error)
     return number, ""
-
-
-def application_nodes(get: Callable[[str], Document], identity: str) -> frozenset[str]:
-    """Return the nodes on which the application *identity* has containers, its masters' included.
-
-    Args:
-        get: Asks for a path below ``/ws/v1/cluster``.
-        identity: As YARN writes it.
-
-    Raises:
-        RequestError: It is no application's id, or the ResourceManager knows no such application.
-    """
-    if not APPLICATION_ID.fullmatch(identity):
-        message = (
-            f"Application {identity[:80]!r} must be an id as YARN writes it, like application_1795251805121_0002. "
-            "Change --beside; gpusage colocate MODEL --running names some."
-        )
-        raise RequestError(message)
-
-    # Containers outlive an attempt of their master (keep-containers-across-application-attempts).
-    attempts, nodes = f"apps/{identity}/appattempts", set()
-    for attempt in as_list(get(attempts), "appAttempts", "appAttempt"):
-        for container in as_list(get(f"{attempts}/{attempt['appAttemptId']}/containers"), "container"):
-            if container.get("containerState") == "RUNNING":
-                nodes.add(str(container.get("assignedNodeId") or ""))
-    return frozenset(nodes)
-
-
-def restrict_to_nodes(plan: Plan, snapshot: ClusterSnapshot, nodes: frozenset[str]) -> tuple[Plan, str]:
-    """Return *plan* so that its containers go to any of *nodes*, and why they do not, a clause; empty where they do.
-
-    Args:
-        plan: Nodes that it avoids already are avoided still.
-        snapshot: What has room now.
-        nodes: Where the partner runs.
-    """
-    if plan.share == WHOLE_GPU:
-        return plan, "it has a whole GPU, and no partner"
-    size = ContainerSize(share=plan.share, memory_mib=plan.memory_mib, vcores=plan.vcores)
-    roomy = [node for node in snapshot.without_nodes(plan.avoid).nodes if node.label in plan.labels and node.fits(size)]
-    labels = sorted({node.label for node in roomy if node.name in nodes}, key=plan.labels.index)
-    if not labels:
-        return plan, "no node where it runs has room, or may be used"
-
-    # A plan names no node to go to, so it avoids all others with room.
-    others = {node.name for node in roomy if node.label == labels[0]} - nodes
-    avoid = tuple(dict.fromkeys([*plan.avoid, *sorted(others)]))
-    if len(avoid) > MAX_NODES or usable_nodes(avoid) != avoid:
-        return plan, f"more than {MAX_NODES} other nodes have room"
-    return replace(plan, avoid=avoid, labels=tuple(dict.fromkeys([labels[0], *plan.labels]))), ""

@@ -25,8 +25,7 @@ from gpusage_hooks.types import (
     Submitter,
 )
 from gpusage_hooks.units import MIB
-from gpusage_yarn.cluster.neighbours import describe_need
-from gpusage_yarn.share_plan import SHARE, WHOLE_GPU, usable_labels, usable_nodes
+from gpusage_yarn.share_plan import SHARE, WHOLE_GPU, usable_labels
 
 WHOLE = "yarn.io/gpu: 1"
 
@@ -109,11 +108,8 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Con
         fields["set.fallback_after_s"] = str(FALLBACK_AFTER_S)
     if percent is not None and not (job.model_request and job.model_request.workload.slo):
         fields["set.priority"] = "1"  # MPS's, below normal: what has a latency limit goes first
-
-    # What a later decision on neighbours must know, and the nodes that the job avoids.
-    avoid = ",".join(usable_nodes(decision.request.avoided_nodes))
-    need = describe_need(decision, job.model_request.workload) if job.model_request else ""
-    fields |= {f"set.{name}": text for name, text in (("need", need), ("avoid", avoid)) if text}
+    if percent is not None and job.model_request and job.model_request.workload.mode == "train":
+        fields["set.apart"] = "1"  # NCCL takes no two ranks on one GPU
     fields[f"env.{DECISION_VARIABLE}"] = f"share={fields['set.share']}"
     after = describe_plan(percent or WHOLE_GPU, labels)
     return RenderedDecision(before=before, after=after, fields=MappingProxyType(fields))

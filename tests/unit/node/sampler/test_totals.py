@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpusage.node.sampler.processes import Consumption
 from gpusage.node.sampler.sampling import Sample, Totals, add_sample, job_memory_bytes
 from gpusage_hooks.types import GpuReading
 
@@ -51,6 +53,31 @@ def test_the_busiest_minute_is_found_once_one_is_over() -> None:
     assert peaks[4] is None
     assert peaks[5] == pytest.approx(0.2)
     assert peaks[-1] == pytest.approx(0.9)
+
+
+def test_the_longest_time_in_which_a_job_did_nothing_is_found_in_its_middle() -> None:
+    """Two busy minutes, twenty idle ones with a burst of reading in the 13th, one of computing, and five idle ones."""
+    totals, at_s, cpu_s, read_bytes = Totals(), 0.0, 0.0, 0
+    before, longest_s = sample(0), []
+    for minute in range(28):
+        is_busy = minute < 2 or minute == 22
+        cpu_s += 60.0 if is_busy else 0.5
+        read_bytes += 2**30 if minute == 15 else 0
+        for _ in range(6):
+            at_s += 10.0
+            used = Consumption(cpu_s=cpu_s, read_bytes=read_bytes)
+            now = replace(sample(at_s, reading(gpu_utilization=float(minute < 2))), used=used)
+            totals, before = add_sample(totals, before, now), now
+        longest_s.append(totals.longest_idle_s)
+    assert longest_s[2] == 60.0
+    assert longest_s[14] == longest_s[-1] == 13 * 60.0
+    assert totals.idle_s == 5 * 60.0
+
+
+def test_where_the_host_s_counters_are_unknown_no_job_is_idle() -> None:
+    samples = [sample(10.0 * number, reading(gpu_utilization=0.0)) for number in range(7)]
+    assert summed(samples).longest_idle_s == 0.0
+    assert summed(samples[:6]).longest_idle_s is None
 
 
 def test_two_gpus_have_one_mean_and_the_sum_of_their_energy() -> None:

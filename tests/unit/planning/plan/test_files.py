@@ -34,38 +34,38 @@ def test_durations(text: str, seconds: float) -> None:
         ("job_id,steps\na,1\n", "Jobs file 'j.csv' must have a column 'model', or one such as 'v100:1'; got neither."),
         (
             "job_id,v100:1\na,-3\n",
-            "Column 'v100:1' on j.csv, line 2 must be a number above 0, and at most 1e+09; got '-3'.",
+            "Column 'v100:1' of j.csv, line 2 must be a number above 0, and at most 1e+09; got '-3'.",
         ),
         (
             "job_id,v100:1\na,nan\n",
-            "Column 'v100:1' on j.csv, line 2 must be a number above 0, and at most 1e+09; got 'nan'.",
+            "Column 'v100:1' of j.csv, line 2 must be a number above 0, and at most 1e+09; got 'nan'.",
         ),
         (
             "job_id,v100:1\na,x\n",
-            "Column 'v100:1' on j.csv, line 2 must be a number above 0, and at most 1e+09; got 'x'.",
+            "Column 'v100:1' of j.csv, line 2 must be a number above 0, and at most 1e+09; got 'x'.",
         ),
         (
             "job_id,steps,v100:1\na,1e308,1e308\n",
-            "Column 'steps' on j.csv, line 2 must be a number above 0, and at most 1e+09; got '1e308'.",
+            "Column 'steps' of j.csv, line 2 must be a number above 0, and at most 1e+09; got '1e308'.",
         ),
         ("job_id,v100:1\na,1\na,2\n", "Column 'job_id' on j.csv, line 3 must differ from job to job; got 'a' again."),
-        ("job_id,v100:1\n,2\n", "Column 'job_id' on j.csv, line 2 must be a name; got nothing."),
-        ("job_id,v100:1\na,\n", "Column 'model' on j.csv, line 2 must be a model, or the line must have a step time;"),
+        ("job_id,v100:1\n,2\n", "Column 'job_id' of j.csv, line 2 must be a name; got nothing."),
+        ("job_id,v100:1\na,\n", "Column 'model' of j.csv, line 2 must be a model, or the line must have a step time;"),
         (
             "job_id,v100:1\na,1,2\n",
             "Jobs file must have as many cells on each line as names; got more on j.csv, line 2",
         ),
         (
             "job_id,submitted,deadline,v100:1\na,2h,1h,1\n",
-            "Column 'deadline' on j.csv, line 2 must be after the job's submission; got '1h'.",
+            "Column 'deadline' of j.csv, line 2 must be after the job's submission; got '1h'.",
         ),
         (
             "job_id,submitted,v100:1\na,-5,1\n",
-            "Column 'submitted' on j.csv, line 2 must be a time of at least 0, in seconds or such as 8h, and at most ",
+            "Column 'submitted' of j.csv, line 2 must be a time of at least 0, in seconds or such as 8h, and at most ",
         ),
         (
             "job_id,max_gpus,v100:1\na,1.5,1\n",
-            "Column 'max_gpus' on j.csv, line 2 must be a whole number from 1 to 64; got '1.5'.",
+            "Column 'max_gpus' of j.csv, line 2 must be a whole number from 1 to 64; got '1.5'.",
         ),
         (
             "job_id,v100:50%:2\na,1\n",

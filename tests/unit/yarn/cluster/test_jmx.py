@@ -21,7 +21,7 @@ BEAN = {
     "Classes": "GpuShareNodeListener",
     "Version": "1",
     "Free": "0=60,GPU-1=100",
-    "FAILURES": 2,
+    "Failures": 2,
     "Troubles": "mps: a\n",
 }
 
@@ -52,7 +52,7 @@ def test_a_bean_tells_what_is_free_of_each_gpu() -> None:
 
 
 def test_an_older_jar_tells_less() -> None:
-    reported = parse_bean("n", {"Classes": ["GpuShareNodeListener"], "FAILURES": 0})
+    reported = parse_bean("n", {"Classes": ["GpuShareNodeListener"], "Failures": 0})
     assert (reported.binds, reported.free, reported.troubles) == (True, None, ())
     assert parse_bean("n", {"Free": ""}).free == ()
 
@@ -100,7 +100,7 @@ ROGUES: dict[str, tuple[int, dict[str, str], Iterable[bytes]]] = {
     "has no end": (200, {}, repeat(b" " * (1 << 18))),
     "unpacks to much": (200, {"Content-Encoding": "gzip"}, [gzip.compress(b" " * (1 << 26))]),
     "is deep": (200, {}, [b'{"beans":' + b"[" * 50_000]),
-    "counts beyond all numbers": (200, {}, [b'{"beans":[{"FAILURES":1e999}]}']),
+    "counts beyond all numbers": (200, {}, [b'{"beans":[{"Failures":1e999}]}']),
 }
 
 

@@ -156,13 +156,6 @@ def test_a_queue_with_absolute_resources_and_no_shares_is_told_with_the_lines_to
     assert "NAME=[memory=1,gpusage.io/share=100]; then yarn rmadmin -refreshQueues" in result.todo
 
 
-def test_a_calculator_that_does_not_count_vcores_is_told_as_such(healthy: Inspection) -> None:
-    classes = RUNNING - {"GpuShareResourceCalculator"} | {"GpuShareMemoryResourceCalculator"}
-    manager = JmxReport(name="ResourceManager", version="1", classes=classes)
-    result = finding(replace(healthy, manager=manager), "resource calculator")
-    assert (result.verdict, "vcores do not count, as with YARN's default" in result.observation) == ("pass", True)
-
-
 def test_a_limit_that_lets_few_masters_run_is_told_by_their_number(healthy: Inspection) -> None:
     queue = healthy.snapshot.queues[0]  # type: ignore[union-attr]
     narrow = replace(queue, masters=dict.fromkeys(queue.masters, 10.0))

@@ -16,7 +16,6 @@ from gpusage_yarn.cluster.configuration import (
     CALCULATOR,
     CLASSES,
     LISTENERS,
-    MEMORY_CALCULATOR,
     PROCESSORS,
     RULES,
     SAMPLER,
@@ -77,7 +76,7 @@ def test_our_classes_join_those_of_the_site(site: Site) -> None:
     assert actual[SERVICES] == "mapreduce_shuffle,gpusage_mps"
     assert actual["yarn.nodemanager.resource-type.gpusage.io/share"] == "400"
     assert actual[SAMPLER] == f"{site.libexec}/gpusage-python gpusage_yarn.usage.node"
-    assert settings(site, "capacity-scheduler.xml")[CALCULATOR] == MEMORY_CALCULATOR
+    assert settings(site, "capacity-scheduler.xml")[CALCULATOR] == CLASSES[CALCULATOR]
     assert settings(site, "resource-types.xml")[TYPES] == "gpusage.io/share"
     assert 'mode = "observe"' in site.gpusage_toml.read_text()
 
@@ -184,12 +183,15 @@ def test_resource_types_that_stand_in_yarn_site_stay(site: Site) -> None:
     assert settings(site, "resource-types.xml")[TYPES] == "yarn.io/gpu,gpusage.io/share"
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [("Default", MEMORY_CALCULATOR), ("Dominant", CLASSES[CALCULATOR])])
-def test_vcores_count_where_they_counted_before(site: Site, theirs: str, ours: str) -> None:
-    name = f"org.apache.hadoop.yarn.util.resource.{theirs}ResourceCalculator"
-    with_property(site, "capacity-scheduler.xml", CALCULATOR, name)
+@pytest.mark.parametrize(("theirs", "notes"), [("", 1), ("Default", 1), ("Dominant", 0)])
+def test_an_admin_is_told_where_vcores_count_from_now_on(site: Site, theirs: str, notes: int) -> None:
+    if theirs:
+        name = f"org.apache.hadoop.yarn.util.resource.{theirs}ResourceCalculator"
+        with_property(site, "capacity-scheduler.xml", CALCULATOR, name)
     make_edits(plan_installation(site))
-    assert settings(site, "capacity-scheduler.xml")[CALCULATOR] == ours
+    assert settings(site, "capacity-scheduler.xml")[CALCULATOR] == CLASSES[CALCULATOR]
+    vcores = [note for note in installation_notes(site) if "yarn.nodemanager.resource.cpu-vcores" in note]
+    assert len(vcores) == notes
 
 
 def test_the_site_s_own_calculator_is_left_alone(site: Site) -> None:
@@ -237,6 +239,7 @@ def test_a_queue_with_absolute_resources_and_no_shares_is_told_with_what_to_add(
     assert [re.findall(r"'?(root[.\w]*)'? must have", text) for text in installation_notes(site)] == [
         ["root.old"],
         ["root.lab.vision"],
+        [],  # on vcores
     ]
     assert (
         "accessible-node-labels.v100.capacity has none. Add gpusage.io/share=100 for each GPU"

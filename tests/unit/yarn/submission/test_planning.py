@@ -16,7 +16,6 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Code, DecisionRequest, ModelGraph, ModelRequest, SoloRun, Workload
 from gpusage_yarn.cluster.configuration import CLASSES, LISTENERS
 from gpusage_yarn.cluster.jmx import JmxReport, with_free_gpus
-from gpusage_yarn.cluster.neighbours import parse_neighbours
 from gpusage_yarn.cluster.queues import Queue
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, NodeState, build_cluster, read_snapshot
 from gpusage_yarn.share_plan import SHARE
@@ -87,21 +86,14 @@ def test_generations_with_room_come_first(advisor: Advisor, graph: ModelGraph) -
     assert made.plan.fallback_after_s == 30
 
 
-def test_a_neighbour_that_would_be_hurt_is_avoided_and_generations_without_another_node_come_last(
+def test_containers_of_one_training_are_kept_apart_and_those_of_inference_are_not(
     advisor: Advisor, graph: ModelGraph
 ) -> None:
-    plain = proposed(advisor, graph)
-    assert (plain.plan.avoid, plain.plan.need.partition(",")[0]) == ((), "mode=infer")
-    first = next(node for node in VIEW.nodes if node.label == plain.plan.labels[0])
-    tight = plain.plan.need + ",step=0.002:0.003,batch=8,latency=0.002"  # which is promised, and might not hold
-    snapshot = replace(VIEW, neighbours=parse_neighbours(f"{first.name} 40 {tight}"))
     light = str(ROOT / "examples/models/resnet18.onnx")
     training = ModelRequest(model=light, workload=Workload(batch_size=8, alone=SoloRun(utilization=0.15)))
-    made = proposed(advisor, advisor.read(light), snapshot, model_request=training)
-    assert made.plan.share < 100
-    assert made.plan.avoid == (first.name,)
-    assert made.plan.labels[0] != first.label
-    assert "avoids" in made.line()
+    made = proposed(advisor, advisor.read(light), model_request=training)
+    assert (made.plan.share < 100, made.plan.apart) == (True, True)
+    assert not proposed(advisor, graph).plan.apart
 
 
 def test_a_generation_without_memory_for_a_container_comes_last(advisor: Advisor, graph: ModelGraph) -> None:

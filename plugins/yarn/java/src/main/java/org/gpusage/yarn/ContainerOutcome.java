@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.File;
@@ -17,7 +18,7 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /**
- * One bounded exchange with gpusaged over its Unix socket: one line each way, all within one limit. A daemon that misses it is not asked for a while.
+ * One bounded exchange with gpusaged over its Unix socket: one line each way, all within one limit. A daemon that gives no answer is not asked for a while.
  *
  * <p>JDK 16 brought Unix sockets; we reach them by reflection. On an older JDK each ask fails, as if there were no daemon.
  */
@@ -27,8 +28,7 @@ final class DaemonClient {
   private final File socket;
   private final long limitMs;
   private final long backoffNs;
-  private volatile boolean backingOff;
-  private volatile long silentAtNs;
+  private volatile long restUntilNs = System.nanoTime();
 
   DaemonClient(File socket, long limitMs, long restMs) {
     this.socket = socket;
@@ -38,13 +38,18 @@ final class DaemonClient {
 
   /** Return the daemon's answer about a submission with {@code fields}; none, at once, shortly after it has been silent. */
   Map<String, String> request(Map<String, String> fields) throws IOException {
-    if (backingOff && System.nanoTime() - silentAtNs < backoffNs) {
+    if (System.nanoTime() - restUntilNs < 0) {
       throw new IOException("gpusaged was silent just now, and is not asked");
     }
-    return requestNow(fields);
+    try {
+      return requestNow(fields);
+    } catch (IOException silent) {
+      restUntilNs = System.nanoTime() + backoffNs;
+      throw silent;
+    }
   }
 
-  Map<String, String> requestNow(Map<String, String> fields) throws IOException {
+  private Map<String, String> requestNow(Map<String, String> fields) throws IOException {
     BigDecimal untilS = BigDecimal.valueOf(System.currentTimeMillis() + limitMs, 3);
     String line = "{\"v\":1,\"manager\":\"yarn\",\"until_s\":" + untilS + ",\"fields\":" + FlatJson.write(fields) + "}\n";
     Map<String, String> answer = exchange(line);
@@ -65,7 +70,6 @@ final class DaemonClient {
 
   private Map<String, String> exchange(String line) throws IOException {
     long deadlineNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMs);
-    backingOff = false;
     try (SocketChannel channel = open();
         Selector selector = Selector.open()) {
       channel.configureBlocking(false);
@@ -112,8 +116,6 @@ final class DaemonClient {
   private void await(Selector selector, long deadlineNs) throws IOException {
     long leftMs = TimeUnit.NANOSECONDS.toMillis(deadlineNs - System.nanoTime());
     if (leftMs <= 0) {
-      silentAtNs = System.nanoTime();
-      backingOff = true;
       throw new IOException("gpusaged did not answer within the limit of " + limitMs + " ms");
     }
     selector.select(leftMs);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.BufferedReader;
@@ -38,9 +39,7 @@ final class GpuMemory {
   static GpuMemory ofThisNode() {
     GpuMemory memory = new GpuMemory();
     CountDownLatch firstAnswer = new CountDownLatch(1);
-    Thread thread = new Thread(() -> memory.queryWithRetries(firstAnswer), "gpusage-gpu-memory");
-    thread.setDaemon(true);
-    thread.start();
+    DaemonThreads.named("gpusage-gpu-memory").newThread(() -> memory.queryWithRetries(firstAnswer)).start();
     try {
       firstAnswer.await(PATIENCE_S, TimeUnit.SECONDS);
     } catch (InterruptedException ending) {
@@ -86,7 +85,7 @@ final class GpuMemory {
       LOG.info("gpusage: memory of GPUs in MiB: {}", mibByName);
     } catch (InterruptedException ending) {
       Thread.currentThread().interrupt();
-    } catch (Throwable failure) {
+    } catch (RuntimeException failure) {
       Metrics.recordFailure("memory of GPUs", failure);
     } finally {
       firstAnswer.countDown();

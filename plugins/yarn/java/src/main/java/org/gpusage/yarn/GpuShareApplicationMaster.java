@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.IOException;
@@ -11,6 +12,8 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.classification.InterfaceAudience;
+import org.apache.hadoop.classification.InterfaceStability;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.io.DataOutputBuffer;
 import org.apache.hadoop.security.Credentials;
@@ -44,6 +47,8 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
  * <p>One thread runs one loop, with one heartbeat each time: it handles each response before it sends the next. The application's
  * diagnostics begin with {@code gpusage: exit status N}; the client exits with that status.
  */
+@InterfaceAudience.Public
+@InterfaceStability.Evolving
 public final class GpuShareApplicationMaster {
   static final String COMMAND = "GPUSAGE_COMMAND";
   static final String VARIABLES = "GPUSAGE_ENV";
@@ -56,7 +61,7 @@ public final class GpuShareApplicationMaster {
   private final Configuration conf = new YarnConfiguration();
   private final AMRMClient<ContainerRequest> manager = AMRMClient.createAMRMClient();
   private final NMClient nodes = NMClient.createNMClient();
-  private final BlacklistedNodes avoided = new BlacklistedNodes(manager::updateBlacklist, YarnConfiguration.useHttps(conf) ? "https" : "http");
+  private final BlacklistedNodes avoided = new BlacklistedNodes(manager::updateBlacklist);
   private final List<Task> tasks = new ArrayList<>();
   private Plan plan;
   private Rescue rescue;
@@ -235,7 +240,7 @@ public final class GpuShareApplicationMaster {
     } catch (YarnException | IOException failure) {
       log(container.getId() + " could not be started: " + failure);
       manager.releaseAssignedContainer(container.getId());
-      avoided.addUnresponsive(container.getNodeId(), System.nanoTime());
+      avoided.add(container.getNodeId(), System.nanoTime());
       requestContainer(task);
     }
   }
@@ -250,7 +255,7 @@ public final class GpuShareApplicationMaster {
         task.container = null;
         return;
       case REFUSED:
-        avoided.addFull(task.container, shareOf(task.container), System.nanoTime());
+        avoided.add(task.container.getNodeId(), System.nanoTime());
         requestContainer(task);
         return;
       case PREEMPTED:

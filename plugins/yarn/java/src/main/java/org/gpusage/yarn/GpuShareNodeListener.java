@@ -1,15 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.IOException;
-import java.nio.file.Path;
+import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.Collectors;
+import org.apache.hadoop.classification.InterfaceAudience;
+import org.apache.hadoop.classification.InterfaceStability;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 import org.apache.hadoop.yarn.api.records.ContainerId;
@@ -21,15 +23,22 @@ import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Cont
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerEventType;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerImpl;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerState;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.resourceplugin.ResourcePluginManager;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
  * Binds each container that has a share to one GPU of its node, and says so in its environment, over whatever the user put there.
  *
- * <p>It runs in the NodeManager's dispatcher, which an exception would end: nothing here waits, and no exception leaves. A share that is not
- * bound does not run, whatever the reason: two containers would have one GPU. The switch ends no binding, because the share was given before.
+ * <p>A listener and no {@code DevicePlugin}: that framework takes no runtime specification outside Docker, denies a device to all containers
+ * but one, and does not say whose the devices are. What is bound stands in the NodeManager's own state store, as its own plugins' devices do.
+ *
+ * <p>It runs in the NodeManager's dispatcher, which ends the NodeManager at whatever is thrown, errors of linking after a jar was replaced
+ * included: so its entry points keep these, too. Nothing here waits. A share that is not bound does not run, whatever the reason: two containers
+ * would have one GPU. The switch ends no binding, because the share was given before.
  */
+@InterfaceAudience.Public
+@InterfaceStability.Evolving
 public class GpuShareNodeListener implements ContainerStateTransitionListener {
   static final int REFUSED_STATUS = 64;
 
@@ -39,18 +48,14 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   /** MPS's priority of a container's processes: 1 lets those of a job with a latency limit go first. */
   static final String PRIORITY = "GPUSAGE_CLIENT_PRIORITY";
 
-  /** The share itself, which a NodeManager that restarts reads again. */
-  static final String SHARE = "GPUSAGE_SHARE";
-
   private static final Logger LOG = LoggerFactory.getLogger(GpuShareNodeListener.class);
   private static final String TROUBLE = "listener";
 
-  private final Set<String> lingering = ConcurrentHashMap.newKeySet();
   private Context context;
   private String share = Settings.DEFAULT_SHARE_RESOURCE;
   private NodeSettings node;
   private Bindings bindings;
-  private GpuWaitQueue room;
+  private LostContainers lost;
   private UsageSampler sampler;
 
   @Override
@@ -59,7 +64,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
       share = Settings.shareResource(context.getConf());
       start(context);
       Metrics.clearTrouble(TROUBLE);
-    } catch (Throwable failure) {
+    } catch (Exception | LinkageError failure) {
       bindings = null;
       Metrics.recordFailure("listener.init", failure);
       Metrics.trouble(TROUBLE, "could not start, so that no container with a share runs here: " + failure.getMessage());
@@ -72,7 +77,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
       if (event.getType() == ContainerEventType.INIT_CONTAINER) {
         containerInitialized(container);
       }
-    } catch (Throwable failure) {
+    } catch (Exception | LinkageError failure) {
       Metrics.recordFailure("listener.pre", failure);
       refuseOnFailure(container);
     }
@@ -85,7 +90,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
       if (before != after) {
         stateChanged(container, after);
       }
-    } catch (Throwable failure) {
+    } catch (Exception | LinkageError failure) {
       Metrics.recordFailure("listener.post", failure);
     }
   }
@@ -95,186 +100,118 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     this.context = context;
     node = new NodeSettings(conf);
     node.readMemory();
-    bindings = new Bindings(node.gpus, node.journal());
-    room = new GpuWaitQueue(node.roomLimitS(), this::bindWaiting, this::refuseWaiting);
+    bindings = new Bindings(node.gpus);
+    lost = new LostContainers(bindings::release);
     sampler = new UsageSampler(conf.getTrimmed(Settings.USAGE_COMMAND, ""), node.usageDirectory());
-    Metrics.showFree(this::free);
+    Metrics.showFree(bindings::free);
     Metrics.showUsage(sampler::usageReport);
     Metrics.started(this);
     LOG.info("gpusage: shares of GPUs {}", node.gpus);
   }
 
   void containerInitialized(Container container) {
-    long required = shareOf(container);
-    boolean recovering = container.isRecovering();
-    if (required > 0 && bindings != null) {
-      if (recovering) {
-        recover(container);
-      } else if (!isOpportunistic(container)) {
-        bind(container, required);
-      }
-    }
-    setGpuEnvironment(container);
-    if (required > 0 && !recovering && (room == null || !room.hasWaiting(id(container)))) {
-      boolean bound = bindings != null && bindings.has(id(container));
-      Metrics.count(bound ? Metrics.Counter.GPUS_BOUND : Metrics.Counter.CONTAINERS_REFUSED);
+    if (shareOf(container) == 0) {
+      hideGpus(container);
+    } else if (bindings == null) {
+      refuse(container, "is given out, for gpusage could not start here");
+    } else if (container.isRecovering()) {
+      recover(container);
+      setGpuEnvironment(container);
+    } else if (container.getContainerTokenIdentifier().getExecutionType() == ExecutionType.OPPORTUNISTIC) {
+      refuse(container, "goes to an opportunistic container; shares are for guaranteed ones");
+    } else {
+      bind(container);
+      setGpuEnvironment(container);
     }
   }
 
   /** Release a container at its end; if it starts again, with its master's environment, prepare it again. */
   void stateChanged(Container container, ContainerState after) {
+    if (after == ContainerState.SCHEDULED && shareOf(container) == 0) {
+      hideGpus(container);
+      return;
+    }
+    Optional<Bindings.Binding> held = bindings == null ? Optional.empty() : bindings.of(id(container));
     if (after == ContainerState.SCHEDULED) {
-      boolean refused = bindings != null && shareOf(container) > 0 && !bindings.has(id(container)); // or it waits
-      if (!refused) {
-        setGpuEnvironment(container);
-      }
-    } else if (after == ContainerState.RUNNING && bindings != null) {
-      bindings.of(id(container)).ifPresent(binding -> sample(gpuRequestOf(container), binding));
+      held.ifPresent(binding -> exposeGpu(container, binding));
+    } else if (after == ContainerState.RUNNING) {
+      held.ifPresent(binding -> sample(container, binding));
     } else if (after == ContainerState.DONE && bindings != null) {
-      room.forget(id(container), context.getLocalDirsHandler().getLocalDirs());
       sampler.end(id(container));
       if (container.cloneAndGetContainerStatus().getExitStatus() == ContainerOutcome.MISSED) {
-        lingering.add(id(container));
-        releaseLingering();
+        lost.await(id(container));
       } else {
         bindings.release(id(container));
-        room.retry();
       }
     }
-  }
-
-  /** Release those whose end was missed once nothing of them runs: a NodeManager that was killed at a start does not find again what it started. */
-  private void releaseLingering() {
-    for (String id : lingering) {
-      if (!LaunchScript.runs(id)) {
-        bindings.release(id);
-        lingering.remove(id);
-      }
-    }
-  }
-
-  private String free() {
-    releaseLingering();
-    return bindings.free();
   }
 
   /** Bind a new container, once we know what each earlier one has. */
-  private void bind(Container container, long required) {
-    String id = id(container);
+  private void bind(Container container) {
     for (Container other : context.getContainers().values()) {
       if (other.isRecovering() && shareOf(other) > 0) {
         recover(other);
       }
     }
-    releaseLingering();
-    bindings.retainOnly(known -> known.equals(id) || isAlive(known) || lingering.contains(known));
-    bindings.bind(id, required, gpuRequestOf(container).assignedGpus, false);
+    GpuRequest request = requestOf(container);
+    bindings.bind(request.id, request.share, request.assignedGpus, request::mustBeApartFrom).ifPresent(binding -> store(container, binding));
   }
 
-  /** Bind a container that waits for room on the GPU that it is meant for, and after a while on any; return its variables as a shell reads them. */
-  private Optional<String> bindWaiting(GpuRequest gpuRequest, boolean anyGpu) {
-    releaseLingering();
-    if (!bindings.bind(gpuRequest.id, gpuRequest.share, gpuRequest.assignedGpus, anyGpu).isPresent()) {
-      return Optional.empty();
-    }
-    Bindings.Binding binding = bindings.of(gpuRequest.id).get();
-    StringBuilder lines = new StringBuilder();
-    gpuRequest.variables(node, binding).forEach((name, value) -> lines.append("export ").append(name).append("=\"").append(value).append("\"\n"));
-    Metrics.count(Metrics.Counter.GPUS_BOUND);
-    sample(gpuRequest, binding);
-    return Optional.of(lines.toString());
-  }
-
-  private String refuseWaiting(GpuRequest gpuRequest) {
-    Metrics.count(Metrics.Counter.CONTAINERS_REFUSED);
-    return refusal("has room for share " + gpuRequest.share) + "\n";
-  }
-
-  private GpuRequest gpuRequestOf(Container container) {
-    return new GpuRequest(container, shareOf(container), node);
-  }
-
-  /** Sample what a container does on its GPU; several whole GPUs are nobody else's, and are not sampled. */
-  private void sample(GpuRequest gpuRequest, Bindings.Binding binding) {
-    if (binding.gpus().size() == 1) {
-      sampler.begin(gpuRequest.id, binding, limits(gpuRequest, binding));
+  /** Let the NodeManager keep what is bound, as it keeps the devices of its own plugins; what it cannot keep must not run. */
+  private void store(Container container, Bindings.Binding binding) {
+    try {
+      context.getNMStateStore().storeAssignedResources(container, share, new ArrayList<Serializable>(binding.gpus));
+    } catch (IOException unwritable) {
+      bindings.release(id(container));
+      Metrics.recordFailure("state store", unwritable);
     }
   }
 
-  /** Take up a container that an earlier NodeManager started: by the journal, else by its launch script, else as one that may be on any GPU. */
+  /** Take up a container that an earlier NodeManager started: as the state store has it, else as one that may be on any GPU. */
   private void recover(Container container) {
     String id = id(container);
     if (bindings.has(id) || container.cloneAndGetContainerStatus().getExitStatus() != ContainerExitStatus.INVALID) {
       return; // known, or at its end
     }
-    Optional<Bindings.Binding> started = startedWith(container.getContainerId());
-    bindings.adopt(id, started.orElse(new Bindings.Binding(Bindings.Binding.UNKNOWN, shareOf(container))));
-    Metrics.count(started.isPresent() ? Metrics.Counter.GPUS_RECOVERED : Metrics.Counter.GPUS_UNKNOWN);
-    LOG.warn(
-        "gpusage: {} is not in the journal; {}",
-        id,
-        started
-            .map(known -> "it was started with " + known.share + " of GPU " + known.gpu)
-            .orElse("its GPU is not known, so that no container with a share starts here until it ends"));
-  }
-
-  private Optional<Bindings.Binding> startedWith(ContainerId id) {
-    try {
-      return LaunchScript.binding(context.getLocalDirsHandler().getLocalDirsForRead(), id);
-    } catch (IOException | RuntimeException unreadable) {
-      Metrics.recordFailure("launch script's reading", unreadable);
-      return Optional.empty();
+    List<String> gpus = container.getResourceMappings().getAssignedResources(share).stream().map(String::valueOf).collect(Collectors.toList());
+    bindings.adopt(id, new Bindings.Binding(gpus, shareOf(container)));
+    if (gpus.isEmpty()) {
+      Metrics.count(Metrics.Counter.GPUS_UNKNOWN);
+      LOG.warn("gpusage: the GPU of {} is not known, so that no container with a share starts here until it ends", id);
     }
   }
 
   /** Write to a container's environment which GPU it has. A container with a share and no GPU must not run. */
   private void setGpuEnvironment(Container container) {
-    if (shareOf(container) == 0) {
-      hideGpus(container);
+    Optional<Bindings.Binding> binding = bindings.of(id(container));
+    if (!binding.isPresent()) {
+      refuse(container, "has room for share " + shareOf(container));
       return;
     }
-    Optional<Bindings.Binding> binding = bindings == null ? Optional.empty() : bindings.of(id(container));
-    if (binding.isPresent()) {
-      exposeGpu(container, binding.get());
-    } else if (bindings == null) {
-      refuse(container, "is given out, for gpusage could not start here");
-    } else if (isOpportunistic(container)) {
-      refuse(container, "goes to an opportunistic container; shares are for guaranteed ones");
-    } else if (container.isRecovering() || node.roomLimitS() == 0) {
-      refuse(container, "has room for share " + shareOf(container));
-    } else if (!room.hasWaiting(id(container))) {
-      waitForRoom(container);
-    }
+    exposeGpu(container, binding.get());
+    Metrics.count(Metrics.Counter.GPUS_BOUND);
   }
 
-  /** Let a container wait in a shell of its own until there is room: this thread must not, and its user's command begins only then. */
-  private void waitForRoom(Container container) {
-    Map<String, String> environment = container.getLaunchContext().getEnvironment();
-    removeMpsVariables(environment);
-    environment.put("CUDA_VISIBLE_DEVICES", "");
-    String refusal = refusal("has room for share " + shareOf(container));
-    Path file = GpuWaitQueue.file(context.getLocalDirsHandler().getLocalDirs().get(0), id(container));
-    List<String> commands = new ArrayList<>();
-    commands.add(GpuWaitQueue.command(file, node.roomLimitS(), refusal));
-    commands.addAll(container.getLaunchContext().getCommands());
-    container.getLaunchContext().setCommands(commands);
-    Metrics.count(Metrics.Counter.CONTAINERS_WAITED);
-    room.add(gpuRequestOf(container), file);
+  /** Sample what a container does on its GPU; several whole GPUs are nobody else's, and are not sampled. */
+  private void sample(Container container, Bindings.Binding binding) {
+    if (binding.gpus.size() == 1) {
+      sampler.begin(id(container), binding, limits(requestOf(container), binding));
+    }
   }
 
   /** Return the variables of a container that has {@code binding}, and may use {@code threads} percent of the GPU's threads if that is more than its share. */
   static Map<String, String> variables(NodeSettings node, Bindings.Binding binding, long threads) {
     Map<String, String> variables = new LinkedHashMap<>();
     variables.put("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-    variables.put("CUDA_VISIBLE_DEVICES", binding.gpu);
-    variables.put(SHARE, String.valueOf(binding.share));
-    if (binding.gpus().size() > 1) {
+    variables.put("CUDA_VISIBLE_DEVICES", binding.devices());
+    variables.put("GPUSAGE_SHARE", String.valueOf(binding.share));
+    if (binding.gpus.size() > 1) {
       return variables; // a daemon of MPS's serves one GPU; several are this container's alone
     }
-    variables.put("CUDA_MPS_PIPE_DIRECTORY", node.pipeDirectory(binding.gpu));
+    variables.put("CUDA_MPS_PIPE_DIRECTORY", node.pipeDirectory(binding.devices()));
     long percent = Math.max(binding.share, Math.min(threads, Settings.WHOLE_GPU));
     variables.put("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", String.valueOf(percent));
-    long capMib = node.capMib(binding.gpu, binding.share);
+    long capMib = node.capMib(binding.devices(), binding.share);
     if (capMib > 0) {
       variables.put("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=" + capMib + "M");
     }
@@ -282,7 +219,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   }
 
   private void exposeGpu(Container container, Bindings.Binding binding) {
-    Map<String, String> variables = gpuRequestOf(container).variables(node, binding);
+    Map<String, String> variables = requestOf(container).variables(node, binding);
     Map<String, String> environment = container.getLaunchContext().getEnvironment();
     removeMpsVariables(environment);
     environment.putAll(variables);
@@ -293,22 +230,31 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   }
 
   /** Return the variables that hold a container to its share; none where it runs as another user, whose MPS server a client of ours would keep away. */
-  private Map<String, String> limits(GpuRequest gpuRequest, Bindings.Binding binding) {
+  private Map<String, String> limits(GpuRequest request, Bindings.Binding binding) {
     Map<String, String> limits = new LinkedHashMap<>();
     if (node.runsAsOurselves()) {
-      limits.putAll(gpuRequest.variables(node, binding));
+      limits.putAll(request.variables(node, binding));
       limits.keySet().removeIf(name -> !name.startsWith("CUDA_"));
     }
     return limits;
   }
 
-  /** Keep a container without a share off the shared GPUs. We leave alone containers that have whole GPUs from YARN itself. */
+  /** Keep a container without a share off the shared GPUs, unless another plugin gave it a device, whose variables it sets itself. */
   private void hideGpus(Container container) {
-    if (node != null && !node.gpus.isEmpty() && NodeGpus.amount(container.getResource(), Settings.GPU_RESOURCE) == 0) {
+    if (node != null && node.hidesGpus() && !node.gpus.isEmpty() && !hasOtherDevices(container)) {
       Map<String, String> environment = container.getLaunchContext().getEnvironment();
       removeMpsVariables(environment);
       environment.put("CUDA_VISIBLE_DEVICES", "");
     }
+  }
+
+  private boolean hasOtherDevices(Container container) {
+    ResourcePluginManager plugins = context.getResourcePluginManager();
+    boolean fromPlugin =
+        plugins != null
+            && plugins.getNameToPlugins() != null
+            && plugins.getNameToPlugins().keySet().stream().anyMatch(name -> NodeGpus.amount(container.getResource(), name) > 0);
+    return fromPlugin || NodeGpus.amount(container.getResource(), Settings.GPU_RESOURCE) > 0;
   }
 
   private static void removeMpsVariables(Map<String, String> environment) {
@@ -316,11 +262,8 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   }
 
   private static void refuse(Container container, String why) {
-    container.getLaunchContext().setCommands(Collections.singletonList(refusal(why)));
-  }
-
-  private static String refusal(String why) {
-    return "echo '" + REFUSAL + why + "' >&2; exit " + REFUSED_STATUS;
+    Metrics.count(Metrics.Counter.CONTAINERS_REFUSED);
+    container.getLaunchContext().setCommands(Collections.singletonList("echo '" + REFUSAL + why + "' >&2; exit " + REFUSED_STATUS));
   }
 
   /** Refuse a container if our own code failed on it, unless it has no share. */
@@ -329,13 +272,13 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
       if (shareOf(container) > 0) {
         refuse(container, "is given out, for gpusage failed here");
       }
-    } catch (Throwable failure) {
+    } catch (Exception | LinkageError failure) {
       Metrics.recordFailure("listener.pre", failure);
     }
   }
 
-  private static boolean isOpportunistic(Container container) {
-    return container.getContainerTokenIdentifier().getExecutionType() == ExecutionType.OPPORTUNISTIC;
+  private GpuRequest requestOf(Container container) {
+    return new GpuRequest(container, shareOf(container), node);
   }
 
   private long shareOf(Container container) {
@@ -343,15 +286,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   }
 
   private static String id(Container container) {
-    return container.getContainerId().toString();
-  }
-
-  private boolean isAlive(String id) {
-    try {
-      Container container = context.getContainers().get(ContainerId.fromString(id));
-      return container != null && container.getContainerState() != ContainerState.DONE;
-    } catch (IllegalArgumentException noContainer) {
-      return false;
-    }
+    ContainerId id = container.getContainerId();
+    return id.toString();
   }
 }

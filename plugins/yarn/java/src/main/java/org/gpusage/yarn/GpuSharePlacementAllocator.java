@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.util.Iterator;
@@ -5,8 +6,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import org.apache.hadoop.classification.InterfaceAudience;
+import org.apache.hadoop.classification.InterfaceStability;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Priority;
-import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
@@ -14,28 +17,35 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AppSchedulingInfo
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.NodeType;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.activities.DiagnosticsCollector;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.SchedulingMode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.ContainerRequest;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.CandidateNodeSet;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+import org.apache.hadoop.yarn.util.resource.ResourceCalculator;
 
 /**
  * Binds each container with a share to a GPU when it is allocated, and lets none be allocated on a node that has no GPU with room for it.
  *
  * <p>YARN adds up what a node has: two GPUs with 25 left are 50 to it. Where our calculator runs, such a node counts as full, and YARN reserves it
- * as it does for any request that waits for room ({@link #lacksRoom}). With another calculator the request is passed over on that node.
+ * as it does for any request that waits for room ({@link GpuShareResourceCalculator}). With another calculator the request is passed over there.
  *
- * <p>An exception here would end the ResourceManager: none leaves.
+ * <p>The scheduler's threads end the ResourceManager at whatever is thrown, errors of linking after a jar was replaced included: what YARN calls
+ * keeps these, too.
  */
+@InterfaceAudience.Public
+@InterfaceStability.Evolving
 public class GpuSharePlacementAllocator<N extends SchedulerNode> extends LocalityAppPlacementAllocator<N> {
-  /** The node that this thread is about to place a container on. */
-  private static final ThreadLocal<SchedulerNode> CANDIDATE = new ThreadLocal<>();
+  private String share = Settings.DEFAULT_SHARE_RESOURCE;
 
-  private static volatile String share = Settings.DEFAULT_SHARE_RESOURCE;
+  /** Our calculator, if this ResourceManager's scheduler has it: it lets YARN reserve a node none of whose GPUs has room. */
+  private GpuShareResourceCalculator calculator;
 
-  /** Whether our calculator runs, which lets YARN reserve a node none of whose GPUs has room. */
-  private boolean reserves;
+  private long threads;
+
+  /** The application whose containers never share a GPU; null where they may. */
+  private ApplicationId apart;
 
   /** A stock request, with the tags that the container is to carry. */
   private static final class Bound extends ContainerRequest {
@@ -58,8 +68,12 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
     super.initialize(application, key, rm);
     try {
       share = Settings.shareResource(rm.getYarnConfiguration());
-      reserves = GpuShareResourceCalculator.isRunning();
-    } catch (Throwable failure) {
+      ResourceCalculator used = ((CapacityScheduler) rm.getScheduler()).getResourceCalculator();
+      calculator = used instanceof GpuShareResourceCalculator ? (GpuShareResourceCalculator) used : null;
+      Optional<Plan> plan = plan(application.getApplicationSchedulingEnvs());
+      threads = plan.map(known -> known.threads).orElse(0);
+      apart = plan.isPresent() && plan.get().apart ? application.getApplicationId() : null;
+    } catch (Exception | LinkageError failure) {
       Metrics.recordFailure("allocator.initialize", failure);
     }
   }
@@ -67,6 +81,9 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
   @Override
   public Iterator<N> getPreferredNodeIterator(CandidateNodeSet<N> candidates) {
     Iterator<N> stock = super.getPreferredNodeIterator(candidates);
+    if (calculator == null) {
+      return stock;
+    }
     return new Iterator<N>() {
       @Override
       public boolean hasNext() {
@@ -76,7 +93,7 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
       @Override
       public N next() {
         N node = stock.next();
-        CANDIDATE.set(node);
+        calculator.know(node);
         return node;
       }
     };
@@ -84,6 +101,7 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
 
   @Override
   public boolean precheckNode(SchedulerNode node, SchedulingMode mode, Optional<DiagnosticsCollector> diagnostics) {
+    boolean reserves = calculator != null && apart == null; // which knows no application
     return super.precheckNode(node, mode, diagnostics) && (reserves || hasRoom(node));
   }
 
@@ -97,31 +115,16 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
     long requested = requested(); // before it is counted as served
     ContainerRequest stock = super.allocate(key, type, node);
     try {
-      List<Integer> chosen = requested == 0 ? null : choose(node, requested);
-      boolean isBound = chosen != null && !chosen.isEmpty();
-      return isBound ? new Bound(stock, NodeGpus.tags(chosen, threads(appSchedulingInfo.getApplicationSchedulingEnvs()))) : stock;
-    } catch (Throwable failure) {
+      Set<String> tags = requested == 0 ? null : NodeGpus.tags(choose(node, requested), threads, apart != null);
+      return tags == null || tags.isEmpty() ? stock : new Bound(stock, tags);
+    } catch (Exception | LinkageError failure) {
       Metrics.recordFailure("allocator.allocate", failure);
       return stock;
     }
   }
 
-  /** Return whether no GPU of the node that this thread looks at, of which {@code available} is left, has room for what is {@code required}. */
-  static boolean lacksRoom(Resource available, Resource required) {
-    try {
-      SchedulerNode node = CANDIDATE.get();
-      return NodeGpus.amount(required, share) > 0
-          && node != null
-          && node.getUnallocatedResource() == available // else it is no node that is looked at, but a queue
-          && !NodeGpus.hasRoom(node, required, share);
-    } catch (Throwable failure) {
-      Metrics.recordFailure("calculator.computeAvailableContainers", failure);
-      return false;
-    }
-  }
-
   List<Integer> choose(SchedulerNode node, long requested) {
-    return NodeGpus.of(node, share).choose(requested);
+    return NodeGpus.of(node, share, apart).choose(requested);
   }
 
   /** Return whether a GPU of {@code node} has room for what is wanted, or the node is too full by YARN's own count. */
@@ -129,28 +132,23 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
     try {
       long requested = requested();
       return requested == 0 || NodeGpus.amount(node.getUnallocatedResource(), share) < requested || !choose(node, requested).isEmpty();
-    } catch (Throwable failure) {
+    } catch (Exception | LinkageError failure) {
       Metrics.recordFailure("allocator.precheck", failure);
       return true;
     }
   }
 
   private long requested() {
-    try {
-      return NodeGpus.amount(getPendingAsk(ResourceRequest.ANY).getPerAllocationResource(), share);
-    } catch (Throwable failure) {
-      Metrics.recordFailure("allocator's share", failure);
-      return 0;
-    }
+    return NodeGpus.amount(getPendingAsk(ResourceRequest.ANY).getPerAllocationResource(), share);
   }
 
-  /** Return the percentage of a GPU's threads that an application's plan lets its containers use; 0 for a plan that nobody can read. */
-  static long threads(Map<String, String> variables) {
+  /** Return the plan of an application with these {@code variables}; none for one that nobody can read: it is bound all the same. */
+  static Optional<Plan> plan(Map<String, String> variables) {
     String plan = variables.get(Plan.VARIABLE);
     try {
-      return plan == null ? 0 : Plan.parse(plan).threads;
+      return plan == null ? Optional.empty() : Optional.of(Plan.parse(plan));
     } catch (Plan.PlanException unreadable) {
-      return 0; // its user may write anything there: the container is bound all the same
+      return Optional.empty();
     }
   }
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.IOException;
@@ -5,6 +6,8 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.stream.Collectors;
+import org.apache.hadoop.classification.InterfaceAudience;
+import org.apache.hadoop.classification.InterfaceStability;
 import org.apache.hadoop.conf.Configurable;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
@@ -27,6 +30,8 @@ import org.slf4j.LoggerFactory;
  * <p>It never chooses a queue: its answer is always null, so that the next rule decides. A submission that is being recovered is left alone
  * before anything else, because an exception then keeps the ResourceManager from starting.
  */
+@InterfaceAudience.Public
+@InterfaceStability.Evolving
 public class GpuSharePlacementRule extends PlacementRule implements Configurable {
   private static final Logger LOG = LoggerFactory.getLogger(GpuSharePlacementRule.class);
 
@@ -50,7 +55,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     try {
       start(scheduler);
       return true;
-    } catch (Throwable failure) {
+    } catch (Exception failure) { // YARN leaves out a rule that answers false; an exception keeps the ResourceManager from starting
       Metrics.recordFailure("rule.initialize", failure);
       return false;
     }
@@ -62,7 +67,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     return getPlacementForApp(application, user, false);
   }
 
-  /** As above; Hadoop 3.3 has no such method, and calls the one above on recovery too, where the label stands already. */
+  @Override
   public ApplicationPlacementContext getPlacementForApp(
       ApplicationSubmissionContext application, String user, boolean recovery) throws YarnException {
     if (recovery) {
@@ -76,7 +81,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     } catch (Plan.PlanException refusal) {
       Metrics.count(Metrics.Counter.PLANS_REFUSED);
       LOG.warn("gpusage: {} goes on without its plan. {}", application.getApplicationId(), refusal.getMessage());
-    } catch (Throwable failure) {
+    } catch (Exception failure) { // whatever it is, the submission goes on; an error is answered to its client by YARN
       Metrics.recordFailure("rule.place", failure);
     }
     return null;
@@ -151,7 +156,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
   private void label(ApplicationSubmissionContext application, Plan plan) {
     String queue = application.getQueue();
     List<String> usable = NodeLabels.roomyFirst(
-        rm, NodeLabels.usable(rm, queue, plan.labels), plan.container(Settings.shareResource(conf)), plan.avoid);
+        rm, NodeLabels.usable(rm, queue, plan.labels), plan.container(Settings.shareResource(conf)));
     if (!isEmpty(application.getNodeLabelExpression()) || usable.isEmpty()) {
       return;
     }
@@ -166,7 +171,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     if (!siteLabelsMasters && !isListed && application.getResource() != null) {
       sizes.add(application.getResource()); // as Spark says it
     }
-    boolean processorRuns = Metrics.hasStarted(GpuShareProcessor.class);
+    boolean processorRuns = conf.get(YarnConfiguration.RM_APPLICATION_MASTER_SERVICE_PROCESSORS, "").contains(GpuShareProcessor.class.getSimpleName());
     if (processorRuns && !sizes.isEmpty() && sizes.stream().allMatch(size -> NodeLabels.isOpenUnlabelled(rm, queue, size))) {
       return;
     }

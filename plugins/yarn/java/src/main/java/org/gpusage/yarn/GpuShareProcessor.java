@@ -1,15 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
-import java.util.EnumSet;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Collectors;
+import org.apache.hadoop.classification.InterfaceAudience;
+import org.apache.hadoop.classification.InterfaceStability;
 import org.apache.hadoop.conf.Configurable;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.ams.ApplicationMasterServiceContext;
@@ -21,25 +23,30 @@ import org.apache.hadoop.yarn.api.protocolrecords.FinishApplicationMasterRespons
 import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterRequest;
 import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterResponse;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
-import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.api.records.SchedulingRequest;
+import org.apache.hadoop.yarn.exceptions.InvalidResourceRequestException;
 import org.apache.hadoop.yarn.exceptions.YarnException;
-import org.apache.hadoop.yarn.proto.YarnServiceProtos.SchedulerResourceTypes;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
  * Puts the plan's share, memory and label into an application's requests, whether or not its master knows about shares.
  *
- * <p>We always call the next processor outside our own try: the master sees its exceptions, and nobody sees ours.
+ * <p>We always call the next processor outside our own try: the master sees its exceptions, and nobody sees ours. Errors pass: YARN answers
+ * them to the master.
  */
+@InterfaceAudience.Public
+@InterfaceStability.Evolving
 public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Configurable {
   private static final Logger LOG = LoggerFactory.getLogger(GpuShareProcessor.class);
 
@@ -49,7 +56,6 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   private RMContext rm;
   private KillSwitch off;
   private String share;
-  private PlanRequester planRequester;
   private boolean forWholeGpus;
   private String defaultLabel;
 
@@ -68,7 +74,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     this.next = next;
     try {
       start(context);
-    } catch (Throwable failure) {
+    } catch (Exception failure) {
       rm = null;
       Metrics.recordFailure("processor.init", failure);
     }
@@ -82,13 +88,15 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       if (rm != null) {
         begin(attempt);
       }
-    } catch (Throwable failure) {
+    } catch (Exception failure) {
       Metrics.recordFailure("processor.register", failure);
     }
     next.registerApplicationMaster(attempt, request, response);
     try {
-      restrictSchedulerResourceTypes(response);
-    } catch (Throwable failure) {
+      if (rm != null && forWholeGpus) {
+        showWholeGpus(response);
+      }
+    } catch (Exception failure) {
       Metrics.recordFailure("processor.register's answer", failure);
     }
   }
@@ -97,18 +105,23 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   public void allocate(ApplicationAttemptId attempt, AllocateRequest request, AllocateResponse response)
       throws YarnException {
     RequestConverter converter = null;
+    String refusal = "";
     try {
       if (rm != null) {
         converter = converterOf(attempt);
         convert(converter, attempt, request);
+        refusal = convertConstrained(converter, attempt, request);
       }
-    } catch (Throwable failure) {
+    } catch (Exception failure) {
       Metrics.recordFailure("processor.allocate", failure);
+    }
+    if (!refusal.isEmpty()) {
+      throw new InvalidResourceRequestException(refusal);
     }
     next.allocate(attempt, request, response);
     try {
       restore(converter, response);
-    } catch (Throwable failure) {
+    } catch (Exception failure) {
       Metrics.recordFailure("processor.allocate's answer", failure);
     }
   }
@@ -118,7 +131,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       ApplicationAttemptId attempt, FinishApplicationMasterRequest request, FinishApplicationMasterResponse response) {
     try {
       end(attempt);
-    } catch (Throwable failure) {
+    } catch (Exception failure) {
       Metrics.recordFailure("processor.finish", failure);
     }
     next.finishApplicationMaster(attempt, request, response);
@@ -127,11 +140,9 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   void start(ApplicationMasterServiceContext context) {
     off = Settings.offSwitch(conf);
     share = Settings.shareResource(conf);
-    planRequester = new PlanRequester(conf);
     forWholeGpus = conf.getBoolean(Settings.FOR_WHOLE_GPUS, true);
     defaultLabel = conf.getTrimmed(Settings.DEFAULT_LABEL, "");
     rm = (RMContext) context;
-    Metrics.showRunning(this::running);
     Metrics.started(this);
   }
 
@@ -141,10 +152,14 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     converterOf(attempt);
   }
 
-  /** Tell the master that vcores do not count where they do not: YARN knows that of its own calculators only, and MapReduce acts on it. */
-  static void restrictSchedulerResourceTypes(RegisterApplicationMasterResponse response) {
-    if (Metrics.hasStarted(GpuShareMemoryResourceCalculator.class)) {
-      response.setSchedulerResourceTypes(EnumSet.of(SchedulerResourceTypes.MEMORY));
+  /** Let the answer say how many GPUs a container may have where nodes offer them as shares: Flink looks there before it asks. */
+  private void showWholeGpus(RegisterApplicationMasterResponse response) {
+    Resource most = response.getMaximumResourceCapability();
+    boolean sharesOnly = NodeGpus.amount(most, Settings.GPU_RESOURCE) == 0 && NodeGpus.amount(most, share) >= Settings.WHOLE_GPU;
+    if (sharesOnly && ResourceUtils.getResourceTypeIndex().containsKey(Settings.GPU_RESOURCE)) {
+      Resource shown = Resource.newInstance(most);
+      shown.setResourceValue(Settings.GPU_RESOURCE, NodeGpus.amount(most, share) / Settings.WHOLE_GPU);
+      response.setMaximumResourceCapability(shown);
     }
   }
 
@@ -157,12 +172,6 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       return;
     }
     long now = System.nanoTime();
-    convertRequests(converter, attempt, request, now);
-    AvoidedNodes off = converter.avoidedNodes;
-    off.update(request, converter.pendingSizes(), required -> NodeLabels.hasRoom(rm, converter.label(), required, off.names), now);
-  }
-
-  private void convertRequests(RequestConverter converter, ApplicationAttemptId attempt, AllocateRequest request, long now) {
     List<ResourceRequest> fallbacks =
         converter.fallbackRequests(key -> remaining(attempt, key), (label, required) -> following(attempt, converter.plan.labels, label, required), now);
     List<ResourceRequest> resolved = converter.resolvedRequests(key -> remaining(attempt, key), now);
@@ -182,6 +191,46 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     if (!fallbacks.isEmpty()) {
       Metrics.count(Metrics.Counter.FALLBACKS);
       LOG.info("gpusage: {} asks for {} now", attempt, fallbacks.get(0).getNodeLabelExpression());
+    }
+  }
+
+  /**
+   * Give requests with placement constraints shares for their GPUs where the queue's nodes offer shares alone; without this YARN lowers what they
+   * ask for to what there is, which is nothing.
+   *
+   * @return why one of them is refused; nothing if none is
+   */
+  private String convertConstrained(RequestConverter converter, ApplicationAttemptId attempt, AllocateRequest request) {
+    List<SchedulingRequest> requested = request.getSchedulingRequests();
+    if (requested == null || requested.isEmpty()) {
+      return "";
+    }
+    Resource most = most(attempt);
+    boolean sharesOnly = converter != null && forWholeGpus && NodeGpus.amount(most, Settings.GPU_RESOURCE) == 0 && NodeGpus.amount(most, share) > 0;
+    List<SchedulingRequest> changed = new ArrayList<>();
+    for (SchedulingRequest ask : requested) {
+      SchedulingRequest ours = sharesOnly ? converter.convertConstrained(ask) : ask;
+      long shares = ours.getResourceSizing() == null ? 0 : NodeGpus.amount(ours.getResourceSizing().getResources(), share);
+      if (shares > NodeGpus.amount(most, share)) {
+        return "A container of this queue can have " + NodeGpus.amount(most, share) + " of " + share + "; got " + shares + ". Ask for fewer GPUs.";
+      }
+      if (NodeGpus.hasReserved(ours.getAllocationTags())) {
+        return "Allocation tags that begin with " + NodeGpus.RESERVED + " say which GPU a container has; got one in a request. Rename it.";
+      }
+      changed.add(ours);
+    }
+    if (sharesOnly && rm.getScheduler() instanceof CapacityScheduler) {
+      showNodes((CapacityScheduler) rm.getScheduler());
+    }
+    request.setSchedulingRequests(changed);
+    return "";
+  }
+
+  /** Show our calculator every node: YARN's own allocator for constraints asks it about nodes that none of ours may have shown it. */
+  private void showNodes(CapacityScheduler scheduler) {
+    if (scheduler.getResourceCalculator() instanceof GpuShareResourceCalculator) {
+      GpuShareResourceCalculator calculator = (GpuShareResourceCalculator) scheduler.getResourceCalculator();
+      rm.getRMNodes().keySet().stream().map(scheduler::getNode).filter(Objects::nonNull).forEach(calculator::know);
     }
   }
 
@@ -211,13 +260,13 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
 
   private Optional<RequestConverter> read(RMApp application) {
     try {
-      Plan plan = plan(application);
-      if (plan != null) {
+      String text = application.getApplicationSchedulingEnvs().get(Plan.VARIABLE);
+      if (text != null) {
+        Plan plan = Plan.parse(text);
         boolean ours = application.getApplicationSchedulingEnvs().containsKey(GpuShareApplicationMaster.COMMAND);
-        AvoidedNodes avoidedNodes = new AvoidedNodes(NodeLabels.names(rm, plan.avoid));
-        return Optional.of(new RequestConverter(plan, ours, share, label(application, plan), avoidedNodes, offers(application)));
+        return Optional.of(new RequestConverter(plan, ours, share, label(application, plan), offers(application)));
       }
-    } catch (Plan.PlanException | IOException refusal) {
+    } catch (Plan.PlanException refusal) {
       // The rule has logged why; the application goes on without a plan.
     }
     return unplanned(application);
@@ -257,29 +306,6 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     };
   }
 
-  private String running() {
-    try {
-      return RunningShares.of(rm, share, needs());
-    } catch (Throwable failure) {
-      Metrics.recordFailure("processor.running", failure);
-      return "";
-    }
-  }
-
-  /** Return what each application's containers need, by the plans of those that have one. */
-  private Map<ApplicationId, String> needs() {
-    Map<ApplicationId, String> needs = new HashMap<>();
-    applications.forEach((attempt, converter) -> converter.ifPresent(ours -> needs.put(attempt.getApplicationId(), ours.plan.need)));
-    needs.values().removeIf(String::isEmpty);
-    return needs;
-  }
-
-  /** Return an application's plan: its own, else gpusaged's, if that was silent when it was asked before. */
-  private Plan plan(RMApp application) throws Plan.PlanException, IOException {
-    String text = application.getApplicationSchedulingEnvs().get(Plan.VARIABLE);
-    return text != null ? Plan.parse(text) : planRequester.retryRequest(application.getApplicationSubmissionContext(), application.getUser());
-  }
-
   /** Return where requests for GPUs go if neither a plan, nor the user, nor the queue says so; null for any node. */
   private String defaultLabel(RMApp application) {
     String queue = application.getQueue();
@@ -297,7 +323,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       return plan.labels.contains(named) ? named : null;
     }
     List<String> usable = NodeLabels.usable(rm, application.getQueue(), plan.labels);
-    return NodeLabels.roomyFirst(rm, usable, plan.container(share), plan.avoid).stream().findFirst().orElse(null);
+    return NodeLabels.roomyFirst(rm, usable, plan.container(share)).stream().findFirst().orElse(null);
   }
 
   private Resource most(ApplicationAttemptId attempt) {

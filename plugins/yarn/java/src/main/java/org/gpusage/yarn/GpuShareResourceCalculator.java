@@ -1,8 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
+import java.util.concurrent.ConcurrentMap;
+import org.apache.hadoop.classification.InterfaceAudience;
+import org.apache.hadoop.classification.InterfaceStability;
 import org.apache.hadoop.conf.Configurable;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.thirdparty.com.google.common.collect.MapMaker;
 import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.apache.hadoop.yarn.util.resource.DominantResourceCalculator;
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 
@@ -10,15 +16,19 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
  * Snaps each request's share to the site's steps, so that nobody bypasses them, and counts a node as full for a share that none of its GPUs has
  * room for.
  *
- * <p>YARN calls {@link #computeAvailableContainers} thousands of times per second, and an exception there ends the ResourceManager: what we add
- * looks at GPUs only where the stock calculator has found room for a share on a node.
+ * <p>YARN calls {@link #computeAvailableContainers} thousands of times per second, and whatever is thrown there ends the ResourceManager, errors of
+ * linking after a jar was replaced included: they are kept, too. What we add looks at GPUs only where the stock calculator has found room for a
+ * share on a node.
  */
+@InterfaceAudience.Public
+@InterfaceStability.Evolving
 public class GpuShareResourceCalculator extends DominantResourceCalculator implements Configurable {
-  private static volatile boolean running;
+  /** Each node by the object with what it has left, which YARN hands to a calculator without saying whose it is; queues' are not in here. */
+  private final ConcurrentMap<Resource, SchedulerNode> nodes = new MapMaker().weakKeys().weakValues().makeMap();
 
   private Configuration conf;
   private KillSwitch off;
-  private String share;
+  private String share = Settings.DEFAULT_SHARE_RESOURCE;
   private ShareSteps steps;
 
   @Override
@@ -26,7 +36,7 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
     this.conf = conf;
     try {
       configure(conf);
-    } catch (Throwable failure) {
+    } catch (Exception | LinkageError failure) {
       steps = null;
       Metrics.recordFailure("calculator's configuration", failure);
     }
@@ -42,7 +52,7 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
     Resource stock = super.normalize(requested, least, most, step);
     try {
       return snapped(stock, most);
-    } catch (Throwable failure) {
+    } catch (Exception | LinkageError failure) {
       Metrics.recordFailure("calculator.normalize", failure);
       return stock;
     }
@@ -51,20 +61,33 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
   @Override
   public long computeAvailableContainers(Resource available, Resource required) {
     long stock = super.computeAvailableContainers(available, required);
-    return stock > 0 && GpuSharePlacementAllocator.lacksRoom(available, required) ? 0 : stock;
+    try {
+      return stock > 0 && lacksRoom(available, required) ? 0 : stock;
+    } catch (Exception | LinkageError failure) {
+      Metrics.recordFailure("calculator.computeAvailableContainers", failure);
+      return stock;
+    }
+  }
+
+  /** Know whose {@code node}'s resources are from now on. */
+  void know(SchedulerNode node) {
+    Resource left = node.getUnallocatedResource();
+    if (!nodes.containsKey(left)) { // which takes no lock
+      nodes.put(left, node);
+    }
   }
 
   void configure(Configuration conf) {
     off = Settings.offSwitch(conf);
     share = Settings.shareResource(conf);
     steps = new ShareSteps(conf.getTrimmed(Settings.SHARE_STEPS, ShareSteps.DEFAULT));
-    running = true;
     Metrics.started(this);
   }
 
-  /** Return whether this calculator, or one that extends it, works in this daemon. */
-  static boolean isRunning() {
-    return running;
+  /** Return whether {@code available} is what a node has left, none of whose GPUs has room for the share in {@code required}. */
+  boolean lacksRoom(Resource available, Resource required) {
+    SchedulerNode node = NodeGpus.amount(required, share) > 0 ? nodes.get(available) : null;
+    return node != null && !NodeGpus.hasRoom(node, required, share);
   }
 
   /** Return {@code stock} with its share on a step; a new object if that changes it. */

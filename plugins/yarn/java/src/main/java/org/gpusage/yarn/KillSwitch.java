@@ -1,36 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.File;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentMap;
+import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 
-/** A file whose existence ends all rewriting; we look for it at most once per second. Earlier rewrites stay: GPUs are still bound. */
-class KillSwitch {
-  private static final long PERIOD_NS = TimeUnit.SECONDS.toNanos(1);
+/**
+ * A file whose existence ends all rewriting. Earlier rewrites stay: GPUs are still bound.
+ *
+ * <p>A thread looks for it once per second, one for each file: nobody waits for a disk under a lock of the scheduler.
+ */
+final class KillSwitch {
+  private static final ConcurrentMap<File, KillSwitch> WATCHED = new ConcurrentHashMap<>();
 
   private final File file;
-  private volatile long checkedAtNs;
-  private volatile boolean off;
+  private volatile long sinceMs;
 
-  KillSwitch(File file) {
+  private KillSwitch(File file) {
     this.file = file;
-    this.checkedAtNs = nowNs() - PERIOD_NS;
+    checkFile();
+    Executors.newSingleThreadScheduledExecutor(DaemonThreads.named("gpusage-switch"))
+        .scheduleWithFixedDelay(this::checkFile, 1, 1, TimeUnit.SECONDS);
+  }
+
+  /** Return the switch that is thrown by {@code file}. */
+  static KillSwitch of(File file) {
+    return WATCHED.computeIfAbsent(file, KillSwitch::new);
   }
 
   boolean isOff() {
-    long now = nowNs();
-    if (now - checkedAtNs >= PERIOD_NS) {
-      checkedAtNs = now;
-      off = file.exists();
-    }
-    return off;
+    return sinceMs < Long.MAX_VALUE;
   }
 
   /** Return whether what was submitted at {@code timeMs} is to be left alone: the file was there already. */
   boolean wasOff(long timeMs) {
-    return isOff() && file.lastModified() <= timeMs;
+    return isOff() && sinceMs <= timeMs;
   }
 
-  long nowNs() {
-    return System.nanoTime();
+  private void checkFile() {
+    sinceMs = file.exists() ? file.lastModified() : Long.MAX_VALUE;
   }
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.File;
@@ -7,6 +8,8 @@ import java.util.Map;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.classification.InterfaceAudience;
+import org.apache.hadoop.classification.InterfaceStability;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.server.api.ApplicationInitializationContext;
 import org.apache.hadoop.yarn.server.api.ApplicationTerminationContext;
@@ -20,6 +23,8 @@ import org.slf4j.LoggerFactory;
  * <p>The executable finds CUDA_VISIBLE_DEVICES, CUDA_MPS_PIPE_DIRECTORY and CUDA_MPS_LOG_DIRECTORY in its environment, and exits with 0 if the
  * daemon is in the state asked for; {@code start} of a running daemon is no error. This service makes all calls in a thread of its own.
  */
+@InterfaceAudience.Public
+@InterfaceStability.Evolving
 public class MpsAuxiliaryService extends AuxiliaryService {
   private static final Logger LOG = LoggerFactory.getLogger(MpsAuxiliaryService.class);
   private static final int CALL_LIMIT_S = 20;
@@ -37,7 +42,7 @@ public class MpsAuxiliaryService extends AuxiliaryService {
     super.serviceStart();
     try {
       begin(getConfig());
-    } catch (Throwable failure) {
+    } catch (Exception failure) { // the NodeManager would not start
       Metrics.recordFailure("mps.start", failure);
     }
   }
@@ -46,7 +51,7 @@ public class MpsAuxiliaryService extends AuxiliaryService {
   protected void serviceStop() throws Exception {
     try {
       end();
-    } catch (Throwable failure) {
+    } catch (Exception failure) { // its other services still have to stop
       Metrics.recordFailure("mps.stop", failure);
     }
     super.serviceStop();
@@ -70,7 +75,7 @@ public class MpsAuxiliaryService extends AuxiliaryService {
   void begin(Configuration conf) {
     node = new NodeSettings(conf);
     command = conf.getTrimmed(Settings.MPS_COMMAND, "/usr/libexec/gpusage/gpusage-mps");
-    keeper = Executors.newSingleThreadScheduledExecutor(MpsAuxiliaryService::thread);
+    keeper = Executors.newSingleThreadScheduledExecutor(DaemonThreads.named("gpusage-mps"));
     Metrics.started(this);
     keeper.scheduleWithFixedDelay(this::keep, 0, Math.max(1, conf.getLong(Settings.MPS_CHECK_S, 10)), TimeUnit.SECONDS);
   }
@@ -100,7 +105,7 @@ public class MpsAuxiliaryService extends AuxiliaryService {
       }
     } catch (InterruptedException ending) {
       Thread.currentThread().interrupt();
-    } catch (Throwable failure) {
+    } catch (Exception failure) { // else the keeper would not run again
       Metrics.recordFailure("mps.keep", failure);
       Metrics.trouble("mps", failure.toString());
     }
@@ -135,11 +140,5 @@ public class MpsAuxiliaryService extends AuxiliaryService {
       process.destroyForcibly(); // also if the NodeManager ends meanwhile: no start may outlive the stop that follows
     }
     throw new IOException(command + " " + verb + " " + gpu + " must end within " + CALL_LIMIT_S + " s; it was ended");
-  }
-
-  private static Thread thread(Runnable work) {
-    Thread thread = new Thread(work, "gpusage-mps");
-    thread.setDaemon(true);
-    return thread;
   }
 }

@@ -1,12 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
@@ -20,8 +23,12 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
  * best fit would put it.
  */
 final class NodeGpus {
-  private static final String GPU = "gpusage-gpu-";
-  private static final String THREADS = "gpusage-threads-";
+  /** How our tags begin; the processor refuses those of users that begin so. */
+  static final String RESERVED = "gpusage-";
+
+  private static final String GPU = RESERVED + "gpu-";
+  private static final String THREADS = RESERVED + "threads-";
+  private static final String APART = RESERVED + "apart";
 
   private static final int MOST_GPUS = 1024;
 
@@ -32,14 +39,23 @@ final class NodeGpus {
   }
 
   static NodeGpus of(SchedulerNode node, String share) {
+    return of(node, share, null);
+  }
+
+  /** Return likewise, where GPUs with a container of the application {@code apart} have nothing free, unless that is null. */
+  static NodeGpus of(SchedulerNode node, String share, ApplicationId apart) {
     NodeGpus gpus = new NodeGpus(offered(amount(node.getTotalResource(), share)));
     List<Long> untagged = new ArrayList<>();
+    Set<Integer> barred = new HashSet<>();
     for (RMContainer container : node.getCopiedListOfRunningContainers()) {
       long held = amount(container.getAllocatedResource(), share);
       if (held > 0) {
         List<Integer> numbers = numbers(container.getAllocationTags());
         if (gpus.exist(numbers, held)) {
           gpus.reserve(numbers, held);
+          if (apart != null && apart.equals(container.getApplicationAttemptId().getApplicationId())) {
+            barred.addAll(numbers);
+          }
         } else {
           untagged.add(held);
         }
@@ -47,6 +63,7 @@ final class NodeGpus {
     }
     untagged.sort(Collections.reverseOrder());
     untagged.forEach(held -> gpus.reserve(gpus.choose(held), held));
+    barred.forEach(number -> gpus.free[number] = 0);
     return gpus;
   }
 
@@ -94,12 +111,20 @@ final class NodeGpus {
     return best < 0 ? Collections.emptyList() : Collections.singletonList(best);
   }
 
-  /** Return the tags of a container that has these GPUs, and may use {@code threads} percent of their threads, if that is more than its share. */
-  static Set<String> tags(List<Integer> numbers, long threads) {
+  /**
+   * Return the tags of a container that has these GPUs.
+   *
+   * @param threads the percentage of their threads that it may use, if that is more than its share
+   * @param apart whether no other container of its application may have them
+   */
+  static Set<String> tags(List<Integer> numbers, long threads, boolean apart) {
     Set<String> tags = new LinkedHashSet<>();
     numbers.forEach(number -> tags.add(GPU + number));
     if (threads > 0 && !numbers.isEmpty()) {
       tags.add(THREADS + threads);
+    }
+    if (apart && !numbers.isEmpty()) {
+      tags.add(APART);
     }
     return tags;
   }
@@ -124,6 +149,14 @@ final class NodeGpus {
       }
     }
     return 0;
+  }
+
+  static boolean hasReserved(Collection<String> tags) {
+    return tags != null && tags.stream().anyMatch(tag -> tag.startsWith(RESERVED));
+  }
+
+  static boolean isApart(Collection<String> tags) {
+    return tags != null && tags.contains(APART);
   }
 
   static long amount(Resource resource, String type) {

@@ -1,16 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.IOException;
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Set;
 import java.util.function.Predicate;
-import java.util.stream.Collectors;
-import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.QueueConfigurations;
 import org.apache.hadoop.yarn.api.records.QueueInfo;
@@ -42,30 +39,19 @@ final class NodeLabels {
 
   /** Return {@code labels}, those first where one node has room for {@code required} now: share, memory and cores. */
   static List<String> roomyFirst(RMContext rm, List<String> labels, Resource required) {
-    return roomyFirst(rm, labels, required, Collections.emptyList());
-  }
-
-  /** Return likewise, where the nodes {@code avoided} do not count. */
-  static List<String> roomyFirst(RMContext rm, List<String> labels, Resource required, Collection<String> avoided) {
     List<String> roomy = new ArrayList<>(labels);
-    roomy.removeIf(label -> !hasRoom(rm, label, required, avoided));
+    roomy.removeIf(label -> !hasRoom(rm, label, required));
     List<String> full = new ArrayList<>(labels);
     full.removeAll(roomy);
     roomy.addAll(full);
     return roomy;
   }
 
-  /** Return whether a node with {@code label}, none of those {@code avoided} by id or name, has room for {@code required} now. */
-  static boolean hasRoom(RMContext rm, String label, Resource required, Collection<String> avoided) {
+  /** Return whether a node with {@code label} has room for {@code required} now. */
+  private static boolean hasRoom(RMContext rm, String label, Resource required) {
     String share = Settings.shareResource(rm.getYarnConfiguration());
     return hasNode(
-        rm,
-        label,
-        node ->
-            Resources.fitsIn(required, node.getUnallocatedResource())
-                && NodeGpus.hasRoom(node, required, share)
-                && !avoided.contains(node.getNodeID().toString())
-                && !avoided.contains(node.getNodeName()));
+        rm, label, node -> Resources.fitsIn(required, node.getUnallocatedResource()) && NodeGpus.hasRoom(node, required, share));
   }
 
   /** Return whether nodes with {@code label} offer GPUs, in whatever form. */
@@ -107,16 +93,6 @@ final class NodeLabels {
         && info.getMaximumCapacity() > 0
         && defaultLabel(rm, queue).isEmpty()
         && hasNode(rm, RMNodeLabelsManager.NO_LABEL, node -> Resources.fitsIn(required, node.getTotalResource()));
-  }
-
-  /** Return the names by which the scheduler knows those of the nodes {@code ids}, each {@code host:port}, that are there. */
-  static List<String> names(RMContext rm, List<String> ids) {
-    AbstractYarnScheduler<?, ?> scheduler = (AbstractYarnScheduler<?, ?>) rm.getScheduler();
-    return ids.stream()
-        .map(id -> scheduler.getSchedulerNode(NodeId.fromString(id)))
-        .filter(Objects::nonNull)
-        .map(SchedulerNode::getNodeName)
-        .collect(Collectors.toList());
   }
 
   private static boolean hasNode(RMContext rm, String label, Predicate<SchedulerNode> condition) {

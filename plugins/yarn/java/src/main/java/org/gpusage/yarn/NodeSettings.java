@@ -1,6 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
-import java.io.File;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.ArrayList;
@@ -14,9 +14,6 @@ import org.apache.hadoop.yarn.conf.YarnConfiguration;
 final class NodeSettings {
   /** A GPU's name: an index, or a UUID. */
   static final String NAME = "(?:0|[1-9][0-9]{0,3}|[a-zA-Z][0-9a-zA-Z-]{0,79})";
-
-  /** One name, or several. */
-  static final String NAMES = NAME + "(?:," + NAME + ")*";
 
   private static final String INDEX = "index";
 
@@ -67,19 +64,9 @@ final class NodeSettings {
     return share < Settings.WHOLE_GPU ? GpuMemory.part(mib, share) : 0;
   }
 
-  /** Return for how long a container waits here for room on a GPU. */
-  long roomLimitS() {
-    return Math.max(0, Math.min(conf.getLong(Settings.NODE_ROOM_S, 60), 600));
-  }
-
-  /** Return where bindings are kept; null if no container outlives the NodeManager. */
-  Path journal() {
-    String named = conf.getTrimmed(Settings.NODE_JOURNAL);
-    if (named != null) {
-      return Paths.get(named);
-    }
-    String recovery = conf.getTrimmed(YarnConfiguration.NM_RECOVERY_DIR);
-    return keepsContainers() && recovery != null ? new File(recovery, "gpusage-bindings").toPath() : null;
+  /** Return whether a container without a share sees none of the GPUs here. */
+  boolean hidesGpus() {
+    return conf.getBoolean(Settings.HIDE_GPUS, true);
   }
 
   /** Return where the usage of containers is kept, in a folder that nobody but this NodeManager's user writes to. */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.IOException;
@@ -25,10 +26,7 @@ final class Plan {
   private static final int LIMIT_CHARACTERS = 16 * 1024;
   private static final Pattern NUMBER = Pattern.compile("[0-9]{1,9}");
   private static final Pattern LABEL = Pattern.compile("[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}");
-  private static final Pattern NODE = Pattern.compile("[0-9a-zA-Z][0-9a-zA-Z._-]{0,254}:[0-9]{1,5}");
-  private static final Pattern NEED = Pattern.compile("[0-9a-z.,:=+-]{0,400}");
   private static final int MOST_LABELS = 16;
-  private static final int MOST_NODES = 64;
 
   /** Hundredths of one GPU, 1 to 100. */
   final int share;
@@ -56,11 +54,8 @@ final class Plan {
   /** Whether a command whose share has too little GPU memory runs once more, with a whole GPU. */
   final boolean rescue;
 
-  /** What each container needs of its GPU and promises, for those who decide on its neighbours; empty if it has none. */
-  final String need;
-
-  /** Nodes, as {@code host:port}, that each container keeps off while another one has room. */
-  final List<String> avoid;
+  /** Whether no two containers run on one GPU, as libraries of parallel training require. */
+  final boolean apart;
 
   private Plan(Map<String, String> texts) throws PlanException {
     if (!VERSION.equals(texts.get("v"))) {
@@ -69,14 +64,13 @@ final class Plan {
     share = number(texts, "share", null, 1, Settings.WHOLE_GPU);
     threads = number(texts, "threads", "0", 0, Settings.WHOLE_GPU);
     priority = number(texts, "priority", "0", 0, 1);
-    labels = names(texts, "labels", LABEL, MOST_LABELS, "node labels");
+    labels = labels(texts);
     fallbackAfterS = number(texts, "fallback_after_s", "0", 0, 7 * 86400);
     containers = number(texts, "containers", "1", 1, 10_000);
     memoryMib = number(texts, "memory_mib", "0", 0, 1 << 24);
     vcores = number(texts, "vcores", "0", 0, 10_000);
     rescue = number(texts, "rescue", "1", 0, 1) == 1;
-    need = matched(texts, "need", NEED, "have at most 400 small letters, digits and .,:=+-");
-    avoid = names(texts, "avoid", NODE, MOST_NODES, "nodes host:port");
+    apart = number(texts, "apart", "0", 0, 1) == 1;
   }
 
   /** Return what the scheduler must have for one container, as far as the plan says it. */
@@ -101,8 +95,6 @@ final class Plan {
     Map<String, String> texts = texts();
     texts.put("share", String.valueOf(Settings.WHOLE_GPU));
     texts.put("threads", "0");
-    texts.put("need", "");
-    texts.put("avoid", "");
     return sound(texts);
   }
 
@@ -147,8 +139,7 @@ final class Plan {
     texts.put("memory_mib", String.valueOf(memoryMib));
     texts.put("vcores", String.valueOf(vcores));
     texts.put("rescue", rescue ? "1" : "0");
-    texts.put("need", need);
-    texts.put("avoid", String.join(",", avoid));
+    texts.put("apart", apart ? "1" : "0");
     return texts;
   }
 
@@ -164,26 +155,13 @@ final class Plan {
     throw new PlanException(key, "be a whole number from " + least + " to " + most, text);
   }
 
-  private static String matched(Map<String, String> texts, String key, Pattern pattern, String rule)
-      throws PlanException {
-    String text = texts.getOrDefault(key, "");
-    if (!pattern.matcher(text).matches()) {
-      throw new PlanException(key, rule, text);
+  private static List<String> labels(Map<String, String> texts) throws PlanException {
+    String text = texts.getOrDefault("labels", "");
+    List<String> labels = text.isEmpty() ? Collections.emptyList() : new ArrayList<>(new LinkedHashSet<>(Arrays.asList(text.split(",", -1))));
+    if (labels.size() > MOST_LABELS || !labels.stream().allMatch(label -> LABEL.matcher(label).matches())) {
+      throw new PlanException("labels", "be at most " + MOST_LABELS + " node labels with commas between them", text);
     }
-    return text;
-  }
-
-  private static List<String> names(Map<String, String> texts, String key, Pattern pattern, int most, String what)
-      throws PlanException {
-    String text = texts.getOrDefault(key, "");
-    if (text.isEmpty()) {
-      return Collections.emptyList();
-    }
-    List<String> names = new ArrayList<>(new LinkedHashSet<>(Arrays.asList(text.split(",", -1))));
-    if (names.size() > most || !names.stream().allMatch(name -> pattern.matcher(name).matches())) {
-      throw new PlanException(key, "be at most " + most + " " + what + " with commas between them", text);
-    }
-    return Collections.unmodifiableList(names);
+    return Collections.unmodifiableList(labels);
   }
 
   /** Says what is wrong with a plan, in one sentence that is safe to print. */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.File;
@@ -16,13 +17,10 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Asks gpusaged for the plan of a submission that has a model's card and no plan, and writes the answer to its master's environment.
- *
- * <p>If no answer comes in time, it notes that as well ({@link #UNANSWERED}): we ask once more when the master registers.
  */
 final class PlanRequester {
   static final String CARD = "GPUSAGE_CARD";
   static final String COMMENT = "GPUSAGE_COMMENT";
-  static final String UNANSWERED = "GPUSAGE_UNANSWERED";
 
   private static final Logger LOG = LoggerFactory.getLogger(PlanRequester.class);
   private static final Pattern IN_COMMAND = Pattern.compile("\\b(GPUSAGE_CARD|GPUSAGE_COMMENT)=([0-9a-zA-Z+/=,._:@-]{1,16384})");
@@ -41,9 +39,7 @@ final class PlanRequester {
   }
 
   void warmUp() {
-    Thread warmUp = new Thread(() -> new DaemonClient(socket, WARM_UP_MS, 0).ping(), "gpusage-warm-up");
-    warmUp.setDaemon(true);
-    warmUp.start();
+    DaemonThreads.named("gpusage-warm-up").newThread(() -> new DaemonClient(socket, WARM_UP_MS, 0).ping()).start();
   }
 
   /** Return gpusaged's plan for the submission's card, and note it in its environment; null if gpusaged makes no plan. */
@@ -53,41 +49,19 @@ final class PlanRequester {
       return null;
     }
     Metrics.count(Metrics.Counter.DAEMON_REQUESTS);
-    return applyAnswer(application, () -> daemon.request(fields(application, model, user)));
-  }
-
-  /** Return likewise what an earlier question was not answered, if there was one; asked whether gpusaged rests or not. */
-  Plan retryRequest(ApplicationSubmissionContext application, String user) throws Plan.PlanException, IOException {
-    ContainerLaunchContext master = application.getAMContainerSpec();
-    if (master == null || !master.getEnvironment().containsKey(UNANSWERED)) {
-      return null;
-    }
-    Metrics.count(Metrics.Counter.DAEMON_RETRIES);
-    Map<String, String> model = model(master);
-    return applyAnswer(application, () -> daemon.requestNow(fields(application, model, user)));
-  }
-
-  /** What gpusaged answers. */
-  private interface Query {
-    Map<String, String> answer() throws IOException;
-  }
-
-  private static Plan applyAnswer(ApplicationSubmissionContext application, Query query) throws Plan.PlanException, IOException {
-    Map<String, String> environment = application.getAMContainerSpec().getEnvironment();
     Map<String, String> answer;
     try {
-      answer = query.answer();
+      answer = daemon.request(fields(application, model, user));
     } catch (IOException silent) {
       Metrics.count(Metrics.Counter.DAEMON_SILENT);
-      environment.put(UNANSWERED, "1");
       LOG.info("gpusage: {} goes on as it is. {}", application.getApplicationId(), silent.toString());
       return null;
     }
-    environment.remove(UNANSWERED);
     if (!"REWRITE".equals(answer.get("code")) || !answer.containsKey("set.share")) {
       return null;
     }
     Plan plan = plan(answer);
+    Map<String, String> environment = application.getAMContainerSpec().getEnvironment();
     answer.forEach((key, value) -> putHarmless(environment, key, value));
     environment.put(Plan.VARIABLE, plan.toBase64());
     tag(application, answer.getOrDefault("mark", ""));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import static org.gpusage.yarn.NodeGpus.amount;
@@ -14,11 +15,12 @@ import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BiFunction;
 import java.util.function.ToIntFunction;
-import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.api.records.ResourceSizing;
+import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
 /**
@@ -59,7 +61,6 @@ final class RequestConverter {
   private static final int MOST_KEYS = 10_000;
 
   final Plan plan;
-  final AvoidedNodes avoidedNodes;
   private final Offers offers;
   private final boolean hasPlan;
   private final boolean everyRequest;
@@ -86,15 +87,13 @@ final class RequestConverter {
    *
    * @param everyRequest whether each request is for a GPU: so with our own master; others' say so by one yarn.io/gpu, or by a share
    * @param label the generation that it begins on; null if we may not choose it
-   * @param avoidedNodes the nodes to keep off
    * @param offers where requests for whole GPUs become shares of 100 for each
    */
-  RequestConverter(Plan plan, boolean everyRequest, String share, String label, AvoidedNodes avoidedNodes, Offers offers) {
-    this(plan, true, everyRequest, share, label, avoidedNodes, offers);
+  RequestConverter(Plan plan, boolean everyRequest, String share, String label, Offers offers) {
+    this(plan, true, everyRequest, share, label, offers);
   }
 
-  private RequestConverter(Plan plan, boolean hasPlan, boolean everyRequest, String share, String label, AvoidedNodes avoidedNodes, Offers offers) {
-    this.avoidedNodes = avoidedNodes;
+  private RequestConverter(Plan plan, boolean hasPlan, boolean everyRequest, String share, String label, Offers offers) {
     this.offers = offers;
     this.plan = plan;
     this.hasPlan = hasPlan;
@@ -109,7 +108,7 @@ final class RequestConverter {
    * @param label where its requests for GPUs go that name no label; null if we may not say
    */
   static RequestConverter unplanned(String share, String label, Offers offers) {
-    return new RequestConverter(Plan.wholeGpu(), false, false, share, label, new AvoidedNodes(Collections.emptyList()), offers);
+    return new RequestConverter(Plan.wholeGpu(), false, false, share, label, offers);
   }
 
   /** Return what the scheduler is to see for {@code requested}, of which a container can have {@code most}. */
@@ -137,6 +136,24 @@ final class RequestConverter {
       }
     }
     return changed;
+  }
+
+  /** Return {@code ask}, which has placement constraints, for shares of 100 in place of its GPUs; itself if it wants none. */
+  SchedulingRequest convertConstrained(SchedulingRequest ask) {
+    Resource requested = ask.getResourceSizing() == null ? null : ask.getResourceSizing().getResources();
+    long gpus = amount(requested, Settings.GPU_RESOURCE);
+    if (gpus == 0) {
+      return ask;
+    }
+    requestedGpus.put(new SchedulerRequestKey(ask.getPriority(), ask.getAllocationRequestId(), null), gpus);
+    return SchedulingRequest.newBuilder()
+        .allocationRequestId(ask.getAllocationRequestId())
+        .priority(ask.getPriority())
+        .executionType(ask.getExecutionType())
+        .allocationTags(ask.getAllocationTags())
+        .placementConstraintExpression(ask.getPlacementConstraint())
+        .resourceSizing(ResourceSizing.newInstance(ask.getResourceSizing().getNumAllocations(), wholeShares(requested, share)))
+        .build();
   }
 
   /**
@@ -214,16 +231,6 @@ final class RequestConverter {
       copy.setExposedPorts(container.getExposedPorts());
     }
     return copy;
-  }
-
-  /** Return the generation that open requests are for. */
-  String label() {
-    return label;
-  }
-
-  /** Return how large the containers are that are still wanted of that generation. */
-  List<Resource> pendingSizes() {
-    return outstanding.values().stream().map(request -> request.ask.getCapability()).distinct().collect(Collectors.toList());
   }
 
   int keysRemembered() {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.File;
@@ -17,8 +18,7 @@ final class Settings {
   static final String HEARTBEAT_MS = "gpusage.am.heartbeat-ms";
   static final String NODE_GPUS = "gpusage.node.gpus";
   static final String NODE_MEMORY_MIB = "gpusage.node.gpu-memory-mib";
-  static final String NODE_ROOM_S = "gpusage.node.room-s";
-  static final String NODE_JOURNAL = "gpusage.node.journal";
+  static final String HIDE_GPUS = "gpusage.node.hide-gpus";
   static final String MPS_DIRECTORY = "gpusage.node.mps-directory";
   static final String MPS_COMMAND = "gpusage.node.mps-command";
   static final String ACROSS_USERS = "gpusage.node.across-users";
@@ -39,15 +39,15 @@ final class Settings {
   }
 
   static KillSwitch offSwitch(Configuration conf) {
-    return new KillSwitch(new File(conf.getTrimmed(SWITCH_FILE, "/etc/gpusage/off")));
+    return KillSwitch.of(new File(conf.getTrimmed(SWITCH_FILE, "/etc/gpusage/off")));
   }
 
-  /** Return how long one exchange with gpusaged may take; a submission waits for it, and nobody else does. */
+  /** Return how long one exchange with gpusaged may take: a submission waits for it under a lock of YARN's, and so does refreshQueues. */
   static long daemonLimitMs(Configuration conf) {
     return within(conf.getLong(DAEMON_LIMIT_MS, 200), 1, 2000);
   }
 
-  /** Return for how long we do not ask a gpusaged that missed that limit. */
+  /** Return for how long we do not ask a gpusaged that gave no answer. */
   static long daemonRestMs(Configuration conf) {
     return within(conf.getLong(DAEMON_REST_MS, 2000), 0, 60_000);
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.io.File;
@@ -25,7 +26,7 @@ final class UsageSampler {
   private final List<String> command;
   private final Path folder;
   private final Map<String, Process> running = new HashMap<>();
-  private final ExecutorService thread = Executors.newSingleThreadExecutor(UsageSampler::thread);
+  private final ExecutorService thread = Executors.newSingleThreadExecutor(DaemonThreads.named("gpusage-usage"));
 
   /** Make a node's; without a {@code command} it does nothing. */
   UsageSampler(String command, Path folder) {
@@ -64,7 +65,7 @@ final class UsageSampler {
 
   private Process started(String container, Bindings.Binding binding, Map<String, String> limits) throws IOException {
     List<String> words = new ArrayList<>(command);
-    words.addAll(Arrays.asList(container, binding.gpu, String.valueOf(binding.share), folder.toString()));
+    words.addAll(Arrays.asList(container, binding.devices(), String.valueOf(binding.share), folder.toString()));
     File nowhere = new File("/dev/null");
     ProcessBuilder builder = new ProcessBuilder(words).redirectInput(nowhere).redirectErrorStream(true).redirectOutput(nowhere);
     builder.environment().keySet().removeIf(name -> name.startsWith("CUDA_"));
@@ -84,15 +85,9 @@ final class UsageSampler {
     thread.execute(() -> {
       try {
         work.run();
-      } catch (Throwable failure) {
+      } catch (IOException | RuntimeException failure) {
         Metrics.recordFailure("usage sampler", failure);
       }
     });
-  }
-
-  private static Thread thread(Runnable work) {
-    Thread thread = new Thread(work, "gpusage-usage");
-    thread.setDaemon(true);
-    return thread;
   }
 }

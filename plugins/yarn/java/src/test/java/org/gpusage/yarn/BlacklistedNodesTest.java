@@ -1,21 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import com.sun.net.httpserver.HttpServer;
-import java.net.InetAddress;
-import java.net.InetSocketAddress;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
-import java.util.OptionalLong;
 import java.util.concurrent.TimeUnit;
-import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 import org.apache.hadoop.yarn.api.records.NodeId;
-import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
 class BlacklistedNodesTest {
@@ -24,51 +18,20 @@ class BlacklistedNodesTest {
 
   private final List<List<String>> changes = new ArrayList<>();
   private final BlacklistedNodes avoided =
-      new BlacklistedNodes((add, remove) -> changes.add(add.isEmpty() ? Collections.singletonList("not " + remove) : add), "http");
-  private HttpServer server;
-  private volatile String free = "";
-
-  @AfterEach
-  void stop() {
-    if (server != null) {
-      server.stop(0);
-    }
-  }
+      new BlacklistedNodes((add, remove) -> changes.add(add.isEmpty() ? Collections.singletonList("not " + remove) : add));
 
   @Test
-  void aFullNodeIsAvoidedUntilOneOfItsGpusHasRoom() throws Exception {
-    serve();
-    free = "0=25,1=25";
-    avoided.addFull(container(), 50, seconds(0));
-    for (int now = 1; now < 200; now++) {
-      avoided.removeExpired(seconds(now));
-    }
-    assertEquals(Collections.singletonList(NAMES), changes, "its room is spread over two GPUs");
-    free = "0=25,1=50";
-    avoided.removeExpired(seconds(200));
-    assertEquals(2, changes.size());
-  }
-
-  @Test
-  void aNodeThatDoesNotAnswerIsAvoidedTwiceAsLongEachTime() {
-    avoided.addUnresponsive(NODE, seconds(0));
+  void aNodeThatRefusesOrDoesNotAnswerIsAvoidedTwiceAsLongEachTime() {
+    avoided.add(NODE, seconds(0));
     avoided.removeExpired(seconds(10));
     assertEquals(1, changes.size());
     avoided.removeExpired(seconds(11));
     assertEquals(2, changes.size());
-    avoided.addUnresponsive(NODE, seconds(20));
+    avoided.add(NODE, seconds(20));
     avoided.removeExpired(seconds(40));
     assertEquals(3, changes.size());
     avoided.removeExpired(seconds(41));
     assertEquals(4, changes.size());
-  }
-
-  @Test
-  void whatANodeSaysIsReadWithCare() {
-    assertEquals(OptionalLong.of(100), BlacklistedNodes.parseLargestFree("{\"beans\":[{\"Free\" : \"GPU-8a-9b=40,1=100\"}]}"));
-    assertEquals(OptionalLong.empty(), BlacklistedNodes.parseLargestFree("{\"beans\":[{\"Free\" : \"\"}]}"));
-    assertEquals(OptionalLong.empty(), BlacklistedNodes.parseLargestFree("<html>"));
-    assertEquals(OptionalLong.empty(), BlacklistedNodes.parseLargestFree("\"Free\":\"0=99999999999999999999\""));
   }
 
   @Test
@@ -87,26 +50,6 @@ class BlacklistedNodesTest {
   @Test
   void aRefusalWhoseWordsWereLostWithItsNodeManagerIsNoFailure() {
     assertEquals(ContainerOutcome.LOST, ContainerOutcome.of(64, "Container exited with a non-zero exit code 64"));
-  }
-
-  private void serve() throws Exception {
-    server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
-    server.createContext(
-        "/jmx",
-        exchange -> {
-          byte[] answer = ("{\"Free\" : \"" + free + "\"}").getBytes(StandardCharsets.UTF_8);
-          exchange.sendResponseHeaders(200, answer.length);
-          exchange.getResponseBody().write(answer);
-          exchange.close();
-        });
-    server.start();
-  }
-
-  private Container container() {
-    Container container = RequestConverterTest.container(GpuShareResourceCalculatorTest.vector(64, 1, 0, 50));
-    container.setNodeId(NODE);
-    container.setNodeHttpAddress("127.0.0.1:" + server.getAddress().getPort());
-    return container;
   }
 
   private static long seconds(long count) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -90,14 +91,23 @@ class DaemonClientTest {
   }
 
   @Test
-  void aDaemonThatWasSilentIsLeftInPeaceForAWhileUnlessItIsTheLastChance() throws Exception {
+  void aDaemonThatWasSilentIsLeftInPeaceForAWhile() throws Exception {
     serve();
     DaemonClient client = new DaemonClient(socket, LIMIT_MS, HELD_MS);
     assertThrows(IOException.class, () -> client.request(FIELDS));
     IOException rest = assertThrows(IOException.class, () -> client.request(FIELDS));
     assertTrue(rest.getMessage().contains("is not asked"), rest.getMessage());
-    IOException requested = assertThrows(IOException.class, () -> client.requestNow(FIELDS));
-    assertTrue(requested.getMessage().contains("within the limit of 300 ms"), requested.getMessage());
+  }
+
+  @Test
+  void soIsOneThatIsNotThereOrDecidesTooLate() throws Exception {
+    DaemonClient gone = new DaemonClient(socket, LIMIT_MS, HELD_MS);
+    assertThrows(IOException.class, () -> gone.request(FIELDS));
+    assertTrue(assertThrows(IOException.class, () -> gone.request(FIELDS)).getMessage().contains("is not asked"));
+    serve("{\"code\":\"KEEP\",\"overdue\":\"1\"}\n");
+    DaemonClient late = new DaemonClient(socket, PATIENCE_MS, HELD_MS);
+    assertThrows(IOException.class, () -> late.request(FIELDS));
+    assertTrue(assertThrows(IOException.class, () -> late.request(FIELDS)).getMessage().contains("is not asked"));
   }
 
   @Test

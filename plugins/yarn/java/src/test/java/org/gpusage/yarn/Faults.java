@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import java.util.List;
@@ -18,7 +19,13 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 public final class Faults {
   private Faults() {}
 
-  static Error fault(String place) {
+  /** Return an exception, for what YARN handles errors of. */
+  static RuntimeException fault(String place) {
+    return new IllegalStateException("fault of a test in " + place);
+  }
+
+  /** Return an error as after a jar was replaced under a running daemon, for what would end the daemon. */
+  static Error linkageFault(String place) {
     return new NoClassDefFoundError("fault of a test in " + place);
   }
 
@@ -26,7 +33,7 @@ public final class Faults {
   public static class CalculatorSettings extends GpuShareResourceCalculator {
     @Override
     void configure(Configuration conf) {
-      throw fault("the calculator's settings");
+      throw linkageFault("the calculator's settings");
     }
   }
 
@@ -34,7 +41,7 @@ public final class Faults {
   public static class Calculator extends GpuShareResourceCalculator {
     @Override
     Resource snapped(Resource stock, Resource most) {
-      throw fault("the calculator");
+      throw linkageFault("the calculator");
     }
   }
 
@@ -42,7 +49,7 @@ public final class Faults {
   public static class Allocator<N extends SchedulerNode> extends GpuSharePlacementAllocator<N> {
     @Override
     List<Integer> choose(SchedulerNode node, long requested) {
-      throw fault("the allocator");
+      throw linkageFault("the allocator");
     }
   }
 
@@ -103,7 +110,7 @@ public final class Faults {
   public static class ListenerInit extends GpuShareNodeListener {
     @Override
     void start(Context context) {
-      throw fault("listener.init");
+      throw linkageFault("listener.init");
     }
   }
 
@@ -111,7 +118,7 @@ public final class Faults {
   public static class ListenerPre extends GpuShareNodeListener {
     @Override
     void containerInitialized(Container container) {
-      throw fault("listener.pre");
+      throw linkageFault("listener.pre");
     }
   }
 
@@ -119,7 +126,7 @@ public final class Faults {
   public static class ListenerPost extends GpuShareNodeListener {
     @Override
     void stateChanged(Container container, ContainerState after) {
-      throw fault("listener.post");
+      throw linkageFault("listener.post");
     }
   }
 

@@ -1,10 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import java.lang.reflect.Proxy;
+import java.io.IOException;
+import java.io.Serializable;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -12,11 +14,10 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.ReentrantLock;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 import org.apache.hadoop.yarn.api.records.ContainerId;
@@ -25,26 +26,29 @@ import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
-import org.apache.hadoop.yarn.server.nodemanager.LocalDirsHandlerService;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerState;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ResourceMappings;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.resourceplugin.ResourcePlugin;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.resourceplugin.ResourcePluginManager;
+import org.apache.hadoop.yarn.server.nodemanager.recovery.NMNullStateStoreService;
+import org.apache.hadoop.yarn.server.nodemanager.recovery.NMStateStoreService;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
 class GpuShareNodeListenerTest {
-  private static final String APPLICATION = "application_1700000000000_0001";
-
   @TempDir Path folder;
   private final Configuration conf = new Configuration(false);
   private final ConcurrentHashMap<ContainerId, Container> containers = new ConcurrentHashMap<>();
   private int count;
   private Set<String> tags;
+  private String plugins = "";
+  private NMStateStoreService store = new MemoryStateStore();
 
   @BeforeEach
   void offerTwoGpus() {
     conf.set(Settings.NODE_GPUS, "0,1");
-    conf.set(Settings.NODE_JOURNAL, folder.resolve("journal").toString());
   }
 
   @Test
@@ -71,89 +75,27 @@ class GpuShareNodeListenerTest {
   }
 
   @Test
-  void whatFindsNoRoomWaitsForItInAShellOfItsOwn() throws Exception {
+  void whatFindsNoRoomIsRefusedAndToldWhy() {
     GpuShareNodeListener listener = listener();
-    Container first = container(75, false, ExecutionType.GUARANTEED);
-    listener.containerInitialized(first);
+    listener.containerInitialized(container(75, false, ExecutionType.GUARANTEED));
     listener.containerInitialized(container(75, false, ExecutionType.GUARANTEED));
     Container late = container(50, false, ExecutionType.GUARANTEED);
-    late.getLaunchContext().setCommands(Collections.singletonList("printf %s.%s $CUDA_VISIBLE_DEVICES $GPUSAGE_SHARE"));
     listener.containerInitialized(late);
-    Process process = run(late);
-    assertFalse(process.waitFor(300, TimeUnit.MILLISECONDS));
-    containers.remove(first.getContainerId());
-    listener.stateChanged(first, ContainerState.DONE);
-    assertEquals("0.50", output(process));
-    assertEquals(0, process.waitFor());
-    Path written = GpuWaitQueue.file(folder.toString(), late.getContainerId().toString());
-    assertTrue(Files.exists(written));
-    listener().stateChanged(late, ContainerState.DONE); // after a restart of the NodeManager
-    assertFalse(Files.exists(written));
+    assertRefused(late, "has room for share 50");
   }
 
   @Test
-  void whoeverWaitsTooLongIsToldWhy() throws Exception {
-    conf.setLong(Settings.NODE_ROOM_S, 1);
+  void containersOfOneTrainingNeverShareAGpu() {
+    tags = new HashSet<>(Arrays.asList("gpusage-gpu-0", "gpusage-apart"));
     GpuShareNodeListener listener = listener();
-    listener.containerInitialized(container(75, false, ExecutionType.GUARANTEED));
-    listener.containerInitialized(container(75, false, ExecutionType.GUARANTEED));
-    Container late = container(50, false, ExecutionType.GUARANTEED);
-    late.getLaunchContext().setCommands(Collections.singletonList("echo it ran"));
-    listener.containerInitialized(late);
-    Process process = run(late);
-    assertEquals("gpusage: no GPU of this node has room for share 50\n", output(process));
-    assertEquals(64, process.waitFor());
-  }
-
-  @Test
-  void roomIsLookedForWithoutTheLockOfTheContainerThatWaits() throws Exception {
-    GpuShareNodeListener listener = listener();
-    Container first = container(75, false, ExecutionType.GUARANTEED);
+    Container first = container(25, false, ExecutionType.GUARANTEED);
     listener.containerInitialized(first);
-    listener.containerInitialized(container(75, false, ExecutionType.GUARANTEED));
-    Container late = container(50, false, ExecutionType.GUARANTEED);
-    late.getLaunchContext().setCommands(Collections.singletonList("printf $GPUSAGE_SHARE"));
-    ReentrantLock dispatchers = new ReentrantLock();
-    Container locked = locked(late, dispatchers);
-    containers.put(late.getContainerId(), locked);
-    dispatchers.lock(); // as in a transition of the container
-    try {
-      listener.containerInitialized(locked);
-      Thread other = new Thread(() -> listener.stateChanged(first, ContainerState.DONE));
-      other.start();
-      other.join(10_000);
-      assertFalse(other.isAlive(), "it waits for the dispatcher, which will wait for it");
-      assertEquals("50", output(run(late)));
-      listener.stateChanged(locked, ContainerState.DONE);
-    } finally {
-      dispatchers.unlock();
-    }
-  }
-
-  private static Container locked(Container container, ReentrantLock lock) {
-    Class<?>[] types = {Container.class};
-    return (Container)
-        Proxy.newProxyInstance(
-            Container.class.getClassLoader(),
-            types,
-            (proxy, method, arguments) -> {
-              lock.lock();
-              try {
-                return method.invoke(container, arguments);
-              } finally {
-                lock.unlock();
-              }
-            });
-  }
-
-  private Process run(Container container) throws Exception {
-    String command = String.join(" ", container.getLaunchContext().getCommands());
-    return new ProcessBuilder("bash", "-c", "exec /bin/bash -c \"" + command.replace("$", "\\$") + "\"").redirectErrorStream(true).start();
-  }
-
-  private static String output(Process process) throws Exception {
-    java.util.Scanner lines = new java.util.Scanner(process.getInputStream(), "UTF-8").useDelimiter("\\A");
-    return lines.hasNext() ? lines.next() : "";
+    Container second = container(25, false, ExecutionType.GUARANTEED);
+    listener.containerInitialized(second);
+    assertEquals("0 1", environment(first).get("CUDA_VISIBLE_DEVICES") + " " + environment(second).get("CUDA_VISIBLE_DEVICES"));
+    Container third = container(25, false, ExecutionType.GUARANTEED);
+    listener.containerInitialized(third);
+    assertRefused(third, "has room for share 25");
   }
 
   @Test
@@ -182,7 +124,7 @@ class GpuShareNodeListenerTest {
     Container container = container(60, false, ExecutionType.OPPORTUNISTIC);
     listener().containerInitialized(container);
     assertRefused(container, "goes to an opportunistic container");
-    assertFalse(Files.exists(folder.resolve("journal")));
+    assertEquals("0=100,1=100", Metrics.free());
   }
 
   @Test
@@ -202,24 +144,50 @@ class GpuShareNodeListenerTest {
   }
 
   @Test
-  void anEarlierContainersGpuIsThatOfItsLaunchScript() throws Exception {
+  void anEarlierContainersGpuIsTheOneInTheStateStore() throws Exception {
+    Container first = container(60, false, ExecutionType.GUARANTEED);
+    listener().containerInitialized(first);
+    assertEquals(Collections.singletonList("0"), first.getResourceMappings().getAssignedResources(Settings.DEFAULT_SHARE_RESOURCE));
+
     Container earlier = container(60, true, ExecutionType.GUARANTEED);
-    writeScript(earlier, "1", 60);
-    GpuShareNodeListener listener = listener();
-    listener.containerInitialized(earlier);
+    assign(earlier, "1");
+    GpuShareNodeListener restarted = listener();
     Container later = container(50, false, ExecutionType.GUARANTEED);
-    listener.containerInitialized(later);
+    containers.remove(first.getContainerId());
+    restarted.containerInitialized(later); // before the earlier one is taken up
+    restarted.containerInitialized(earlier);
     assertEquals("1", environment(earlier).get("CUDA_VISIBLE_DEVICES"));
     assertEquals("0", environment(later).get("CUDA_VISIBLE_DEVICES"));
   }
 
   @Test
-  void aNewContainerWaitsForNoneThatIsStillToBeTakenUp() throws Exception {
-    Container earlier = container(60, true, ExecutionType.GUARANTEED);
-    writeScript(earlier, "0", 60);
-    Container later = container(50, false, ExecutionType.GUARANTEED);
-    listener().containerInitialized(later);
-    assertEquals("1", environment(later).get("CUDA_VISIBLE_DEVICES"));
+  void whatTheStateStoreCannotKeepDoesNotRun() {
+    store =
+        new NMNullStateStoreService() {
+          @Override
+          public void storeAssignedResources(Container container, String type, List<Serializable> assigned) throws IOException {
+            throw new IOException("disk full");
+          }
+        };
+    Container container = container(60, false, ExecutionType.GUARANTEED);
+    listener().containerInitialized(container);
+    assertRefused(container, "has room for share 60");
+    assertEquals("0=100,1=100", Metrics.free());
+  }
+
+  @Test
+  void theDevicesOfAnotherPluginStayVisibleAndSoDoesEverythingWhereTheSiteSaysSo() {
+    conf.set(Settings.NODE_GPUS, "0,1");
+    plugins = "yarn.io/gpu";
+    Container other = container(0, false, ExecutionType.GUARANTEED);
+    other.getResource().setResourceValue(Settings.GPU_RESOURCE, 1);
+    environment(other).put("CUDA_VISIBLE_DEVICES", "MIG-1");
+    listener().containerInitialized(other);
+    assertEquals("MIG-1", environment(other).get("CUDA_VISIBLE_DEVICES"));
+    conf.setBoolean(Settings.HIDE_GPUS, false);
+    Container plain = container(0, false, ExecutionType.GUARANTEED);
+    listener().containerInitialized(plain);
+    assertEquals(Collections.emptyMap(), environment(plain));
   }
 
   @Test
@@ -229,8 +197,7 @@ class GpuShareNodeListenerTest {
     listener.containerInitialized(earlier);
     Container later = container(50, false, ExecutionType.GUARANTEED);
     listener.containerInitialized(later);
-    String command = later.getLaunchContext().getCommands().get(0);
-    assertTrue(command.contains("has room for share 50"), command);
+    assertRefused(later, "has room for share 50");
     containers.remove(later.getContainerId());
     containers.remove(earlier.getContainerId());
     listener.stateChanged(earlier, ContainerState.DONE);
@@ -258,27 +225,16 @@ class GpuShareNodeListenerTest {
     } finally {
       running.destroyForcibly().waitFor();
     }
-    Container last = container(60, false, ExecutionType.GUARANTEED);
-    listener.containerInitialized(last);
-    assertEquals("0", environment(last).get("CUDA_VISIBLE_DEVICES"));
+    while (!Metrics.free().startsWith("0=100")) {
+      Thread.sleep(20);
+    }
   }
 
   private GpuShareNodeListener listener() {
     GpuShareNodeListener listener = new GpuShareNodeListener();
-    LocalDirsHandlerService folders =
-        new LocalDirsHandlerService() {
-          @Override
-          public java.util.List<String> getLocalDirsForRead() {
-            return getLocalDirs();
-          }
-
-          @Override
-          public java.util.List<String> getLocalDirs() {
-            return Collections.singletonList(folder.toString());
-          }
-        };
     listener.init(
-        ProcessorTest.answering(Context.class, "getConf", conf, "getContainers", containers, "getLocalDirsHandler", folders));
+        ProcessorTest.answering(
+            Context.class, "getConf", conf, "getContainers", containers, "getNMStateStore", store, "getResourcePluginManager", pluginManager()));
     return listener;
   }
 
@@ -298,6 +254,7 @@ class GpuShareNodeListenerTest {
             "getLaunchContext", launch,
             "getResource", GpuShareResourceCalculatorTest.vector(64, 1, 0, share),
             "isRecovering", recovering,
+            "getResourceMappings", new ResourceMappings(),
             "getContainerTokenIdentifier", token,
             "cloneAndGetContainerStatus", status,
             "getContainerState", ContainerState.NEW);
@@ -305,11 +262,25 @@ class GpuShareNodeListenerTest {
     return container;
   }
 
-  private void writeScript(Container container, String gpu, long share) throws Exception {
-    Path place = folder.resolve("nmPrivate").resolve(APPLICATION).resolve(container.getContainerId().toString());
-    Files.createDirectories(place);
-    String script = "export CUDA_VISIBLE_DEVICES=\"" + gpu + "\"\nexport GPUSAGE_SHARE=\"" + share + "\"\n";
-    Files.write(place.resolve("launch_container.sh"), script.getBytes(StandardCharsets.UTF_8));
+  private ResourcePluginManager pluginManager() {
+    return new ResourcePluginManager() {
+      @Override
+      public Map<String, ResourcePlugin> getNameToPlugins() {
+        return plugins.isEmpty() ? null : Collections.singletonMap(plugins, null);
+      }
+    };
+  }
+
+  private static void assign(Container container, String gpu) throws Exception {
+    new MemoryStateStore().storeAssignedResources(container, Settings.DEFAULT_SHARE_RESOURCE, Collections.singletonList(gpu));
+  }
+
+  /** Keeps what is assigned with the container, as the NodeManager's stores do. */
+  private static final class MemoryStateStore extends NMNullStateStoreService {
+    @Override
+    public void storeAssignedResources(Container container, String type, List<Serializable> assigned) {
+      updateContainerResourceMapping(container, type, assigned);
+    }
   }
 
   private static Map<String, String> environment(Container container) {

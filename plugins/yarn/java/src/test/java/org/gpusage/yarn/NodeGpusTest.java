@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import static org.gpusage.yarn.GpuShareResourceCalculatorTest.vector;
@@ -14,6 +15,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.Set;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
@@ -24,6 +27,7 @@ import org.junit.jupiter.api.Test;
 
 class NodeGpusTest {
   private static final String SHARE = Settings.DEFAULT_SHARE_RESOURCE;
+  private static final ApplicationId APPLICATION = ApplicationId.newInstance(1, 1);
 
   private final List<RMContainer> running = new ArrayList<>();
 
@@ -65,10 +69,12 @@ class NodeGpusTest {
 
   @Test
   void tagsSayWhichGpusAndHowManyThreads() {
-    Set<String> tags = NodeGpus.tags(Arrays.asList(2, 10), 80);
-    assertEquals(new HashSet<>(Arrays.asList("gpusage-gpu-2", "gpusage-gpu-10", "gpusage-threads-80")), tags);
+    Set<String> tags = NodeGpus.tags(Arrays.asList(2, 10), 80, true);
+    assertEquals(new HashSet<>(Arrays.asList("gpusage-gpu-2", "gpusage-gpu-10", "gpusage-threads-80", "gpusage-apart")), tags);
     assertEquals(Arrays.asList(2, 10), NodeGpus.numbers(tags));
     assertEquals(80, NodeGpus.threads(tags));
+    assertTrue(NodeGpus.isApart(tags));
+    assertFalse(NodeGpus.isApart(NodeGpus.tags(Arrays.asList(2), 0, false)));
     Set<String> others = new HashSet<>(Arrays.asList("spark", "gpusage-gpu-x", "gpusage-threads-900", "gpusage-gpu-"));
     assertEquals(Collections.emptyList(), NodeGpus.numbers(others));
     assertEquals(0, NodeGpus.threads(others));
@@ -81,10 +87,10 @@ class NodeGpusTest {
     plan.put("v", "1");
     plan.put("share", "40");
     plan.put("threads", "80");
-    assertEquals(80, GpuSharePlacementAllocator.threads(Collections.singletonMap(Plan.VARIABLE, Plan.of(plan).toBase64())));
+    assertEquals(80, GpuSharePlacementAllocator.plan(Collections.singletonMap(Plan.VARIABLE, Plan.of(plan).toBase64())).get().threads);
     String large = String.join("", Collections.nCopies(1 << 20, "A"));
     for (String unreadable : Arrays.asList("no plan", large, "")) {
-      assertEquals(0, GpuSharePlacementAllocator.threads(Collections.singletonMap(Plan.VARIABLE, unreadable)));
+      assertFalse(GpuSharePlacementAllocator.plan(Collections.singletonMap(Plan.VARIABLE, unreadable)).isPresent());
     }
   }
 
@@ -95,6 +101,15 @@ class NodeGpusTest {
     assertEquals(Collections.singletonList(1), NodeGpus.of(node(2), SHARE).choose(100), "both count on the first");
     Set<String> twice = new HashSet<>(Arrays.asList("gpusage-gpu-1", "gpusage-gpu-01"));
     assertEquals(Collections.singletonList(1), NodeGpus.numbers(twice));
+  }
+
+  @Test
+  void containersOfOneTrainingHaveAGpuEach() {
+    run(25, 0);
+    assertEquals(Collections.singletonList(1), NodeGpus.of(node(2), SHARE, APPLICATION).choose(25));
+    assertEquals(Collections.singletonList(0), NodeGpus.of(node(2), SHARE, ApplicationId.newInstance(1, 2)).choose(25), "another's");
+    run(25, 1);
+    assertEquals(Collections.emptyList(), NodeGpus.of(node(2), SHARE, APPLICATION).choose(25));
   }
 
   @Test
@@ -129,9 +144,13 @@ class NodeGpusTest {
   }
 
   private void run(long share, Integer... gpus) {
-    Set<String> tags = gpus.length == 0 ? null : NodeGpus.tags(Arrays.asList(gpus), 0);
+    Set<String> tags = gpus.length == 0 ? null : NodeGpus.tags(Arrays.asList(gpus), 0, false);
     running.add(
-        ProcessorTest.answering(RMContainer.class, "getAllocatedResource", vector(64, 1, 0, share), "getAllocationTags", tags));
+        ProcessorTest.answering(
+            RMContainer.class,
+            "getAllocatedResource", vector(64, 1, 0, share),
+            "getAllocationTags", tags,
+            "getApplicationAttemptId", ApplicationAttemptId.newInstance(APPLICATION, 1)));
   }
 
   private SchedulerNode node(int gpus) {
@@ -139,7 +158,10 @@ class NodeGpusTest {
   }
 
   private SchedulerNode offering(long shares) {
-    Resource total = vector(8192, 32, 0, shares);
+    return node(vector(8192, 32, 0, shares), running);
+  }
+
+  static SchedulerNode node(Resource total, List<RMContainer> running) {
     RMNode known =
         ProcessorTest.answering(
             RMNode.class, "getTotalCapability", total, "getNodeID", NodeId.newInstance("localhost", 1), "getHostName", "localhost");

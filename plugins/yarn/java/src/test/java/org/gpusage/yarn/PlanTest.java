@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -55,15 +56,6 @@ class PlanTest {
   }
 
   @Test
-  void itSaysWhatItsContainersNeedAndWhereTheyShallNotRunUnlessTheyHaveAWholeGpu() throws Exception {
-    Plan plan = Plan.parse(Plan.parse(encoded("{'v':'1','share':'40','need':'mode=infer,sm=0.1:1e-05','avoid':'a-1.b:45454,b:1'}")).toBase64());
-    assertEquals("mode=infer,sm=0.1:1e-05", plan.need);
-    assertEquals(Arrays.asList("a-1.b:45454", "b:1"), plan.avoid);
-    assertEquals("", plan.ofWholeGpu().need);
-    assertEquals(Collections.emptyList(), plan.ofWholeGpu().avoid);
-  }
-
-  @Test
   void onlyVersionAndShareMustBeThere() throws Exception {
     Plan plan = Plan.parse(encoded("{'v':'1','share':'5','later':'unknown'}"));
     assertEquals(Collections.emptyList(), plan.labels);
@@ -74,9 +66,7 @@ class PlanTest {
   @ValueSource(
       strings = {
         "{'v':'1','share':'1000000000'}",
-        "{'v':'1','share':'40','need':'a b'}",
-        "{'v':'1','share':'40','avoid':'node'}",
-        "{'v':'1','share':'40','avoid':'a:1,,b:2'}",
+        "{'v':'1','share':'40','apart':'2'}",
         "{'v':'1','share':'-1'}",
         "{'v':'1','share':'0'}",
         "{'v':'1','share':'101'}",

@@ -1,7 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import static org.gpusage.yarn.GpuShareResourceCalculatorTest.vector;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import java.lang.reflect.Proxy;
 import java.nio.file.Files;
@@ -22,7 +24,11 @@ import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterRespo
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
+import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceSizing;
+import org.apache.hadoop.yarn.api.records.SchedulingRequest;
+import org.apache.hadoop.yarn.exceptions.InvalidResourceRequestException;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
@@ -48,6 +54,48 @@ class ProcessorTest {
   void theSwitchTakesNobodyAWholeGpu() throws Exception {
     Files.createFile(folder.resolve("off"));
     assertEquals(Arrays.asList(ALLOCATED, vector(64, 1, 1, 100)), resourcesSeenByYarnAndMaster(processor(true)));
+  }
+
+  @Test
+  void aMasterIsToldHowManyGpusAContainerMayHaveWhereNodesOfferThemAsShares() throws Exception {
+    RegisterApplicationMasterResponse response = Records.newRecord(RegisterApplicationMasterResponse.class);
+    response.setMaximumResourceCapability(vector(8192, 32, 0, 200));
+    processor(true).registerApplicationMaster(ApplicationAttemptId.newInstance(APPLICATION, 1), null, response);
+    assertEquals(vector(8192, 32, 2, 200), response.getMaximumResourceCapability());
+    response.setMaximumResourceCapability(vector(8192, 32, 0, 200));
+    processor(false).registerApplicationMaster(ApplicationAttemptId.newInstance(APPLICATION, 1), null, response);
+    assertEquals(vector(8192, 32, 0, 200), response.getMaximumResourceCapability());
+  }
+
+  @Test
+  void aRequestWithPlacementConstraintsGetsSharesForItsGpusOrIsRefused() throws Exception {
+    AllocateRequest request = constrained(1, "spark");
+    GpuShareProcessor processor = processor(true);
+    AllocateResponse response = Records.newRecord(AllocateResponse.class);
+    processor.allocate(ApplicationAttemptId.newInstance(APPLICATION, 1), request, response);
+    SchedulingRequest changed = request.getSchedulingRequests().get(0);
+    assertEquals(ALLOCATED, changed.getResourceSizing().getResources());
+    assertEquals(3, changed.getResourceSizing().getNumAllocations());
+    assertEquals(Collections.singleton("spark"), changed.getAllocationTags());
+    assertEquals(vector(64, 1, 1, 100), response.getAllocatedContainers().get(0).getResource());
+    for (AllocateRequest refused : Arrays.asList(constrained(2, "spark"), constrained(1, "gpusage-gpu-0"))) {
+      assertThrows(
+          InvalidResourceRequestException.class, () -> processor.allocate(ApplicationAttemptId.newInstance(APPLICATION, 1), refused, response));
+    }
+    AllocateRequest untouched = constrained(1, "spark");
+    processor(false).allocate(ApplicationAttemptId.newInstance(APPLICATION, 1), untouched, response);
+    assertEquals(REQUESTED, untouched.getSchedulingRequests().get(0).getResourceSizing().getResources());
+  }
+
+  private static AllocateRequest constrained(long gpus, String tag) {
+    SchedulingRequest ask =
+        SchedulingRequest.newBuilder()
+            .allocationRequestId(7)
+            .priority(Priority.newInstance(1))
+            .allocationTags(Collections.singleton(tag))
+            .resourceSizing(ResourceSizing.newInstance(3, vector(64, 1, gpus, 0)))
+            .build();
+    return AllocateRequest.newBuilder().schedulingRequests(Collections.singletonList(ask)).build();
   }
 
   private GpuShareProcessor processor(boolean forWholeGpus) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -217,7 +218,7 @@ class RequestConverterTest {
 
   private static RequestConverter converter(boolean every) throws Plan.PlanException {
     String text = "{'v':'1','share':'40','memory_mib':'128','labels':'a100,h100','fallback_after_s':'30'}";
-    return new RequestConverter(Plan.parse(PlanTest.encoded(text)), every, SHARE, "a100", new AvoidedNodes(Collections.emptyList()), RequestConverter.Offers.NONE);
+    return new RequestConverter(Plan.parse(PlanTest.encoded(text)), every, SHARE, "a100", RequestConverter.Offers.NONE);
   }
 
   static ResourceRequest ask(long memory, long gpus, long share, int containers) {

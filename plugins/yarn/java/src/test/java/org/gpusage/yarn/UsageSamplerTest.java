@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -12,7 +13,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
 class UsageSamplerTest {
-  private static final Bindings.Binding HALF = new Bindings.Binding("GPU-1", 50);
+  private static final Bindings.Binding HALF = new Bindings.Binding(Collections.singletonList("GPU-1"), 50);
 
   private static final Map<String, String> LIMITS = Collections.singletonMap("CUDA_MPS_PIPE_DIRECTORY", "/p");
 
