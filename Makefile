@@ -62,7 +62,13 @@ round-yarn: .venv/test
 	$(BIN)/pytest $(ON_CLUSTERS) -m "(yarn or release or browser) and not (short or nightly)" $(CLUSTER_TESTS)
 
 test-versions: .venv/test  ## the Slurm tests on Slurm 22.05, 24.11 and 26.05 (4 minutes each); MARKS="slurm and short" for a short round
-	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "$(MARKS)" --slurm-release $$release $(CLUSTER_TESTS) || exit 1; done
+	for release in $(RELEASES); do $(MAKE) --no-print-directory on-$$release || exit 1; done
+
+on-%: .venv/test
+	$(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "$(MARKS)" --slurm-release $* $(CLUSTER_TESTS)
+
+short-on-%: .venv/test
+	$(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "slurm and short and not clients" --slurm-release $* $(CLUSTER_TESTS)
 
 test-nightly: test-all  ## everything: also the long rounds, other programs as clients, and every Slurm release (some hours)
 	$(BIN)/pytest $(SIDE_BY_SIDE) --hypothesis-profile=search tests/properties

@@ -47,7 +47,7 @@ def model(graph: ModelGraph) -> dict[str, Any]:
     """
     from gpusage.predictors.work.lowering import forward_flop  # imports numpy
 
-    active, tokens = graph.parameter_count, prod(sample_shape(graph.inputs[0][1])) if graph.inputs else 1
+    active, tokens = graph.parameter_count, max(prod(sample_shape(graph.inputs[0][1])), 1) if graph.inputs else 1
     for node in graph.nodes:
         if node.op_type == "GroupedMatMul" and node.parameters:  # rows: each token once for each of its experts
             experts, *each = node.parameters[0]

@@ -34,7 +34,8 @@ def build_denoiser(configuration: dict[str, Any], source: str) -> Any:  # a torc
     """
     diffusers, name = import_library("diffusers"), str(configuration["_class_name"])
     kind: Any = getattr(diffusers, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, diffusers.ModelMixin):
+    is_model = isinstance(kind, type) and issubclass(kind, diffusers.ModelMixin)
+    if not is_model:
         rule = f"be of a class that diffusers {diffusers.__version__} defines"
         raise GraphError(REFUSAL.format(quoted(source), rule, quoted(name)))
     return kind.from_config({key: value for key, value in configuration.items() if key != "auto_map"})
