@@ -24,7 +24,7 @@ from statistics import median
 
 import msgspec
 
-from gpusage.boundary.atomic_file import atomic_write
+from gpusage.cli.user_file import write_output
 from gpusage.experience.history import (
     LARGEST_MARGIN,
     QUANTITIES,
@@ -39,7 +39,6 @@ from gpusage.experience.history import (
 )
 from gpusage.experience.identity import OTHERS, similarity_keys, user_key
 from gpusage.experience.runs import WINDOW_RUNS, Run
-from gpusage_hooks.errors import RequestError
 
 MISS_RATE = 0.05
 """Of each end of each quantity, so that both quantities together stay below their upper ends in 90 % of cases."""
@@ -181,9 +180,4 @@ def write_history(history: History, path: Path) -> None:
     Raises:
         RequestError: The file cannot be written.
     """
-    content = msgspec.json.encode({"schema": "gpusage.history/1", "history": history})
-    try:
-        atomic_write(path, content.decode())
-    except OSError as error:
-        message = f"History {str(path)!r} must be a file that you may write; got: {error}. Name another one with -o."
-        raise RequestError(message) from error
+    write_output(path, msgspec.json.encode({"schema": "gpusage.history/1", "history": history}).decode())
