@@ -117,8 +117,7 @@ def kind_of(workload: Workload) -> str:
     if workload.generate or replays_graph(workload):
         several = ", several GPUs" if workload.gpus > 1 else ""
         return f"{'answer' if workload.generate else 'pass'}, {engine}{several}"
-    fused = ", compiled" if is_fusion_measured(workload) else ""
-    return f"{workload.mode}{fused or f', {workload.layout}'}"
+    return f"{workload.mode}, {'compiled' if is_fusion_measured(workload) else workload.layout}"
 
 
 RESERVED_SHARE = 0.9
