@@ -55,7 +55,7 @@ WORKLOADS = (
     *("batch=1,mode=infer", "batch=1,mode=infer", "batch=64,mode=infer,slowdown=3", "batch=32,slowdown=2"),
     *("batch=128", "batch=256,precision=fp32", "batch=512"),
 )
-SEVERAL = ("batch=256", "batch=384", "batch=512", "batch=768", "batch=512,strategy=ddp,gpus=2", "batch=8192,mode=infer")
+SEVERAL = ("batch=1024,strategy=ddp,gpus=4", "batch=4096", "batch=4096,checkpointing=off", "batch=8192,mode=infer")
 """Of jobs with several GPUs."""
 PARTITIONS = (("main",), ("main", "test"), ("test",))
 
@@ -166,7 +166,7 @@ def submissions(draw: st.DrawFn, site: Site) -> Mapping[str, str]:
     else:
         options["gres"] = f"gpu:{named}:{count}" if named else f"gpu:{count}"
         options["nodes"] = draw(st.sampled_from(("", "2"))) if count > 1 else ""
-    workload = draw(st.sampled_from(SEVERAL if count > 1 else WORKLOADS))
+    workload = draw(st.sampled_from((*WORKLOADS, *SEVERAL) if count > 1 else WORKLOADS))
     slices = draw(st.sampled_from(("", "", ",slices=on")))
     return {**options, "comment": f"model={MODEL},{workload}{slices}"}
 
