@@ -306,6 +306,10 @@ def test_several_gpus_and_how_they_divide_a_model_are_understood() -> None:
         ("precision=16-true,optimizer=adamw_torch", "fp16-pure", "adamw"),
         ("optimizer=paged_adamw_8bit", "fp32", "adamw8bit"),
         ("lora=8,precision=bnb.nf4,optimizer=paged_adamw_32bit", "nf4", "adamw"),
+        ("lora=8,precision=load_in_8bit,optimizer=adam", "bnb-int8", "adam"),
+        ("lora=8,precision=LLM.int8,optimizer=adam", "bnb-int8", "adam"),
+        ("lora=8,precision=int8-wo,optimizer=adam", "int8", "adam"),
+        ("lora=8,precision=SmoothQuant,optimizer=adam", "w8a8", "adam"),
         ("mode=infer,precision=GPTQ", "int4", "momentum"),
     ],
 )

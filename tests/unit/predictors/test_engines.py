@@ -204,11 +204,19 @@ def test_a_server_takes_the_gpu_s_memory_and_needs_what_it_needs() -> None:
     assert not any("for the host to launch" in note for note in server.notes)
 
 
-@pytest.mark.parametrize("precision", ["int4", "int8", "nf4", "fp8"])
+@pytest.mark.parametrize("precision", ["int4", "int8", "nf4", "fp8", "bnb-int8", "w8a8"])
 def test_eager_pytorch_launches_more_for_quantised_weights(precision: Precision) -> None:
     plain, quantised = (WorkloadAnalysis(LLAMA, served("eager", name)).passes[1] for name in ("bf16-pure", precision))
     # the layer's six products; the last product of the model stays as it is
     assert quantised.host_counts[1] - plain.host_counts[1] == 6 * DEQUANTIZATION_LAUNCHES[precision]
+
+
+def test_bitsandbytes_int8_takes_several_times_as_long_as_gptqs_and_holds_as_much() -> None:
+    gptq, bitsandbytes = (predicted(LLAMA, served("eager", name), [A100])[0] for name in ("int8", "bnb-int8"))
+    assert bitsandbytes.step_time_s.value > 3 * gptq.step_time_s.value
+    assert bitsandbytes.memory_bytes == gptq.memory_bytes
+    assert any("write precision=bnb-int8" in note for note in gptq.notes)
+    assert not any("write precision=bnb-int8" in note for note in bitsandbytes.notes)
 
 
 def test_an_engine_s_account_adds_up() -> None:

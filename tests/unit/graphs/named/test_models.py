@@ -123,6 +123,13 @@ def test_a_language_model_has_as_many_parameters_as_the_hub_counts(name: str, pa
     assert read(f"hf:{name}").parameter_count == parameters
 
 
+@pytest.mark.parametrize(
+    ("name", "precision"), [("gpt-oss-20b", "int4"), ("deepseek-v3", "fp8"), ("kimi-k2", "fp8"), ("phi-4", None)]
+)
+def test_a_model_that_is_published_quantised_says_so(name: str, precision: str | None) -> None:
+    assert read(f"hf:{name}").precision == precision
+
+
 def test_the_decoder_is_as_long_as_the_encoder_unless_it_is_given() -> None:
     assert dict(read("hf:t5-small", seq=(16,)).inputs) == {"input_ids": (-1, 16), "decoder_input_ids": (-1, 16)}
     graph = read("hf:t5-small", seq=(16,), decoder_seq=(4,))

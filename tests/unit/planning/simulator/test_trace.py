@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpusage.cli.table_file import csv_rows
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.trace import csv_rows, trace_of, usual_names
+from gpusage_planning.simulator.trace import trace_of, usual_names
 from simulated import read_trace
 
 FLEET = Fleet(
