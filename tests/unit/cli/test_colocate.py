@@ -37,9 +37,7 @@ def test_measured_pairs_are_what_is_predicted_of_their_jobs_and_nothing_is_learn
 
 def test_a_partner_that_resembles_a_measured_one_is_ranked_by_it(tmp_path: Path) -> None:
     """The same model at another batch size takes over most of what was measured, another model less."""
-    (tmp_path / "candidates.txt").write_text(
-        f"{MODELS}/dlrm.onnx,batch=16,mode=infer\n{MODELS}/gpt2.onnx,batch=4\n"
-    )
+    (tmp_path / "candidates.txt").write_text(f"{MODELS}/dlrm.onnx,batch=16,mode=infer\n{MODELS}/gpt2.onnx,batch=4\n")
     (tmp_path / "pairs.csv").write_text(
         f'model,beside,slowdown\n"{PAIR[0]}","{PAIR[1]}",4\n"{PAIR[1]}","{PAIR[0]}",4\n'
     )
