@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 
 import pytest
+
+# One thread in each process, before any library is imported: as many tests run as there are processors, and threads of
+# PyTorch, scikit-learn and NumPy that wait for one another take more of them than the work (46 s, not 20, of lab's).
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from hypothesis import settings
 
 from gpusage.plugins import loading

@@ -236,6 +236,7 @@ def in_fork(torch: ModuleType, start: dict[str, Any], observer: CodeType) -> NoR
         names: dict[str, Any] = {"__name__": "gpusage observer"}
         with suppress(BaseException):
             exec(observer, names)  # noqa: S102 - our own
+            names["BUDGET_S"] = LIMIT_S  # a slow processor cuts no record short
             names["observe"](os.environ["GPUSAGE_LEARN"], str(ON_START), start["_is_of_signal"])(torch)
         del names
     code = compile(Path("main.py").read_text(), main.__file__, "exec")
@@ -532,6 +533,30 @@ for turn in range(100):
         while True:
             with torch.no_grad(): model(torch.ones(1, 8))
     except TimeoutError: caught += 1
+print(caught)
+torch.set_grad_enabled(True)
+train(model)
+""",
+        shows=None,
+    ),
+    "an alarm that forgets what it interrupts": Program(
+        source="""
+import signal
+def forgetful(number, frame):
+    del frame
+    raise KeyError("late")
+class Alarm:
+    def ring(self, number, frame):
+        frame = None
+        raise ArithmeticError
+caught, model = 0, Network()
+for turn in range(100):
+    try:
+        signal.signal(signal.SIGALRM, Alarm().ring if turn % 2 else forgetful)
+        signal.setitimer(signal.ITIMER_REAL, 0.0002 + turn * 5e-5)
+        while True:
+            with torch.no_grad(): model(torch.ones(1, 8))
+    except (KeyError, ArithmeticError): caught += 1
 print(caught)
 torch.set_grad_enabled(True)
 train(model)

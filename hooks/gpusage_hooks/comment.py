@@ -17,7 +17,7 @@ from typing import Any
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, QUANTISED, make_workload
-from gpusage_hooks.job_values import SWITCH, key_hint, refuse, usual_word
+from gpusage_hooks.job_values import LORA_PRECISIONS, SWITCH, key_hint, refuse, usual_word
 from gpusage_hooks.types import Mode, ModelRequest, Workload
 
 MODEL_NAMES = ("*.onnx", "*.pt2", "*.card.json", "*config.json", "timm:*", "torchvision:*", "hf:*")
@@ -155,6 +155,8 @@ def parse_model(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest:
         refuse(key, rule, texts[key], cure)
     if "generate" in values:  # only a model that answers has tokens to generate, so the mode need not be written
         values.setdefault("mode", "infer")
+    if "lora" in values and values.get("precision") in LORA_PRECISIONS:
+        values["precision"] = LORA_PRECISIONS[values["precision"]]
 
     model, enabled = values.pop("model", ""), values.pop("gpusage", True)
     values.pop("learn", None)  # a job that names its model need not show it

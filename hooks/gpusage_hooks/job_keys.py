@@ -29,6 +29,7 @@ from gpusage_hooks.job_values import (
     Words,
 )
 from gpusage_hooks.types import Engine, Layout, Mode, Optimizer, Precision, Slo, SoloRun, Strategy, Workload
+from gpusage_hooks.types.workloads import Quantised
 
 Affects = Literal["step", "decision", "nothing"]
 """What the value changes: the work of a step; only the decision; or neither, but for which model is read."""
@@ -37,7 +38,7 @@ Group = Literal["model", "run", "known", "accepted"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 TRAINING: tuple[Mode, ...] = ("train",)
 INFERENCE: tuple[Mode, ...] = ("infer",)
-QUANTISED: tuple[Precision, ...] = ("int8", "int4", "fp8", "nf4")
+QUANTISED: tuple[Precision, ...] = get_args(Quantised)
 """Precisions of weights, in inference and below adapters that are trained; what passes has two bytes."""
 
 
@@ -103,9 +104,8 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
         "precision": _row(
             Words(get_args(Precision)),
             example="bf16",
-            help="fp16 and bf16: automatic mixed precision in training; fp16-pure and bf16-pure: two bytes for "
-            "everything; fp8-mixed: training as bf16 with the products of linear layers in fp8; int8, int4, fp8"
-            " and nf4: quantised weights, in inference and below adapters.",
+            help="fp16, bf16: automatic mixed precision in training; fp16-pure, bf16-pure: two bytes for everything; "
+            "fp8-mixed: as bf16, linear layers in fp8; the others: quantised weights, in inference and below adapters.",
         ),
         "optimizer": _row(
             Words(get_args(Optimizer)), example="adam", help="Optimizer in training; none: forward and backward only."
@@ -153,7 +153,7 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             default="no adapters",
             modes=TRAINING,
             help="Training: rank of the LoRA adapters beside all linear layers; only they are trained.",
-            details="With precision=nf4 this is QLoRA. If only some layers have them, write `trainable=SHARE`.",
+            details="With precision=nf4 this is QLoRA; fp16, bf16 mean -pure. For some layers write `trainable=SHARE`.",
         ),
         "checkpointing": _row(
             Switch(),

@@ -22,6 +22,8 @@ MAXIMUM_NAMES = 64
 SHOWN_LENGTH = 80
 """Of a value in an error: a user knows it by its beginning, and it may be a megabyte long."""
 SWITCH = ("on", "off")
+LORA_PRECISIONS: Mapping[str, str] = MappingProxyType({"fp16": "fp16-pure", "bf16": "bf16-pure"})
+"""What half precision means beside adapters: the model below is loaded in two bytes, and nothing casts it."""
 
 _SPELLINGS: Mapping[str, str] = {
     # PyTorch's dtypes, and Lightning's, accelerate's and Keras' words; torch.amp casts to float16 where nothing else is
@@ -34,8 +36,11 @@ _SPELLINGS: Mapping[str, str] = {
     # Formats of 8 bits, and of 4 bits by litgpt's words for those of bitsandbytes and by the tools that make them
     "fp8": "float8",
     "fp8-mixed": "transformer-engine bf16_with_fp8_mixed",
-    "nf4": "bnb.nf4 bnb.nf4-dq",
-    "int4": "gptq awq",
+    "nf4": "bnb.nf4 bnb.nf4-dq bnb.fp4 bnb.fp4-dq load_in_4bit",
+    "bnb-int8": "bnb.int8 llm.int8 load_in_8bit",
+    "int8": "int8_wo w8a16",
+    "w8a8": "int8_sq smoothquant",
+    "int4": "gptq awq int4_awq w4a16",
     # cuDNN's words for layouts, by their letters
     "channels_first": "nchw",
     "channels_last": "nhwc",
@@ -46,7 +51,7 @@ _SPELLINGS: Mapping[str, str] = {
     "train": "training",
     "infer": "inference",
     # Optimizers, by what they keep for each weight: one number or two
-    "momentum": "nesterov sgdm lion rmsprop adagrad",
+    "momentum": "nesterov sgdm lion rmsprop adagrad muon",
     "adam": "nadam radam adamax lamb",
     # transformers' TrainingArguments(optim=...)
     "adamw": "adamw_torch adamw_torch_fused adamw_hf paged_adamw_32bit paged_adamw",

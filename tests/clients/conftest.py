@@ -25,7 +25,11 @@ from yarn_clients import YarnPair
 SLURM = slurm.ClusterPlan(nodes=slurm.parse_nodes("1xv100:2"), accounting=True)
 YARN = yarn.ClusterPlan(nodes=yarn.parse_nodes("2xv100:1"))
 WITH_A_NODE_FOR_MASTERS = yarn.parse_nodes("2xv100:1,1xcpu:0")
-YARN_SETTINGS = {"gpusage.share.for-whole-gpus": "true", "gpusage.daemon.limit-ms": "2000"}
+YARN_SETTINGS = {
+    "gpusage.share.for-whole-gpus": "true",
+    "gpusage.daemon.limit-ms": "2000",
+    "gpusage.daemon.rest-ms": "0",
+}
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,9 @@ import pytest
 from slurm_clients import CLIENTS, RETRYING, Client, SlurmPair, run_client
 
 pytestmark = [pytest.mark.slurm, pytest.mark.clients]
-SHORT = ("submitit", "snakemake")
+IN_CI = ("submitit", "snakemake")
 PARAMETERS = [
-    pytest.param(client, id=client.name, marks=pytest.mark.short if client.name in SHORT else pytest.mark.nightly)
+    pytest.param(client, id=client.name, marks=() if client.name in IN_CI else pytest.mark.nightly)
     for client in CLIENTS
 ]
 

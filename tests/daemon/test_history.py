@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpusage.devices.catalogue import Catalogue, describe_gpus
-from gpusage.experience.history import write_history
 from gpusage.store.opening import open_store
 from gpusage_hooks.types import DecisionRecord, Usage
-from gpusage_lab.history.training import fit_history
+from gpusage_lab.history.training import fit_history, write_history
 from past_runs import ADA, GIB, past_runs
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
-"""What becomes of four jobs on thirteen kinds of sites, as the best admin would write it, each with its reason.
+"""What becomes of six jobs on thirteen kinds of sites, as the best admin would write it, each with its reason.
 
 The files in `sites/` have the form of what sites publish, not their text. Jobs: inference of a small model, training of
-a large one, the small one with a GPU type, and a language model that serves.
+a large one, the small one with a GPU type, a language model that serves, training on two GPUs, and on two nodes of two
+GPUs what no V100 holds however it is divided.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ TYPES = {
 """The GPU type that the third job names."""
 LARGE_BATCHES = {"della": "512", "perlmutter": "512"}
 """Where 256 fits on each GPU."""
-JOBS = ("small", "large", "typed", "serve")
+JOBS = ("small", "large", "typed", "serve", "several", "sharded")
 
 
 @pytest.mark.parametrize("site", TYPES)
-def test_four_jobs_get_what_the_best_admin_would_write(
+def test_six_jobs_get_what_the_best_admin_would_write(
     site: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_plugins: None, request: pytest.FixtureRequest
 ) -> None:
     """`pytest --update-golden` remakes the files; read the difference before you commit it."""

@@ -23,11 +23,17 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def plain(sources: Path) -> Iterator[Installation]:
-    """Return an installation of the wheel that anyone builds from the source distribution."""
+def plain_wheel(sources: Path) -> Path:
+    """Return the wheel that anyone builds from the source distribution."""
     build("wheel", sources, checkout=sources)
+    return next(sources.glob("gpusage-*.whl"))
+
+
+@pytest.fixture(scope="session")
+def plain(plain_wheel: Path) -> Iterator[Installation]:
+    """Return an installation of the wheel that anyone builds."""
     with tempfile.TemporaryDirectory(prefix="gpusage-plain.", dir="/tmp") as folder:
-        yield install_wheel(next(sources.glob("gpusage-*.whl")), Path(folder))
+        yield install_wheel(plain_wheel, Path(folder))
 
 
 @pytest.fixture(scope="session")
@@ -38,8 +44,7 @@ def desk_wheel(sources: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def with_desk(sources: Path, desk_wheel: Path) -> Iterator[Installation]:
+def with_desk(plain_wheel: Path, desk_wheel: Path) -> Iterator[Installation]:
     """Return an installation of both wheels."""
-    build("wheel", sources, checkout=sources)
     with tempfile.TemporaryDirectory(prefix="gpusage-desk.", dir="/tmp") as folder:
-        yield install_wheel(next(sources.glob("gpusage-*.whl")), Path(folder), desk=desk_wheel)
+        yield install_wheel(plain_wheel, Path(folder), desk=desk_wheel)

@@ -86,8 +86,8 @@ def test_both_wheels_are_of_one_version() -> None:
     assert desk["dependencies"] == [f"gpusage[plan]=={site['version']}"]
 
 
-def test_the_wheel_holds_licence_notice_and_commands(sources: Path, plain: Installation) -> None:  # to build it
-    with ZipFile(next(sources.glob("gpusage-*.whl"))) as wheel:
+def test_the_wheel_holds_licence_notice_and_commands(plain_wheel: Path) -> None:
+    with ZipFile(plain_wheel) as wheel:
         held = {name.rpartition(".dist-info/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
         metadata = Parser().parsestr(wheel.read(held["METADATA"]).decode())
         commands = wheel.read(held["entry_points.txt"]).decode()

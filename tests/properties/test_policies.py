@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hypothesis import Phase, find, given, settings
@@ -403,27 +403,33 @@ def test_deciding_again_on_the_decision_changes_nothing(policy_input: PolicyInpu
         assert decide(replace(policy_input, request=request)).request == request
 
 
+def reach(strategy: st.SearchStrategy[PolicyInput], *outcomes: Callable[[Decision], bool]) -> None:
+    """Draw cases until each of *outcomes* has been that of one."""
+    left = [*outcomes]
+
+    def is_last(policy_input: PolicyInput) -> bool:
+        decision = decide(policy_input)
+        left[:] = [outcome for outcome in left if not outcome(decision)]
+        return not left
+
+    find(strategy, is_last, settings=ANY)  # fails if a case is never drawn
+
+
 def test_the_cases_reach_every_outcome() -> None:
     """Otherwise the properties above would hold of nothing."""
-    for outcome in (
+    reach(
+        cases(),
         lambda decision: decision.request.mps_thread_percent is not None,
         lambda decision: bool(decision.request.preferred_gpus),
         lambda decision: decision.final,
         lambda decision: any("promised" in reason for reason in decision.reasons),
-    ):
-        assert outcome(
-            decide(find(cases(), lambda policy_input, wanted=outcome: wanted(decide(policy_input)), settings=ANY))
-        )
-    for outcome in (
+    )
+    reach(
+        priced_cases(),
         lambda decision: bool(decision.request.required_gpus) and not decision.request.gpu_count,
         lambda decision: decision.request.slice_type is not None,
         lambda decision: decision.request.thread_cap_percent is not None,
         lambda decision: decision.request.mps_thread_percent is not None and not decision.request.required_gpus,
         lambda decision: decision.request.mps_thread_percent is None,
-    ):
-        assert outcome(
-            decide(
-                find(priced_cases(), lambda policy_input, wanted=outcome: wanted(decide(policy_input)), settings=ANY)
-            )
-        )
+    )
     assert find(serving_cases(), lambda policy_input: shared_by_price(policy_input) is not None, settings=ANY)

@@ -6,8 +6,8 @@ Sites are made up of nodes whose GPUs are known here; gpusage has their slurm.co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpusage.decisions.advisor import make_advisor
 from gpusage.decisions.outcome import Outcome
-from gpusage_hooks.types import DecisionRequest, ModelGraph
+from gpusage_hooks.types import DecisionRequest, Gpu, ModelGraph, ModelRequest
 from gpusage_slurm.cluster.from_slurm_conf import cluster_of_slurm_conf
 from gpusage_slurm.cluster.hostlist import expand_hostlist
 
@@ -55,6 +55,8 @@ WORKLOADS = (
     *("batch=1,mode=infer", "batch=1,mode=infer", "batch=64,mode=infer,slowdown=3", "batch=32,slowdown=2"),
     *("batch=128", "batch=256,precision=fp32", "batch=512"),
 )
+SEVERAL = ("batch=1024,strategy=ddp,gpus=4", "batch=4096", "batch=4096,checkpointing=off", "batch=8192,mode=infer")
+"""Of jobs with several GPUs."""
 PARTITIONS = (("main",), ("main", "test"), ("test",))
 
 
@@ -150,8 +152,9 @@ def submissions(draw: st.DrawFn, site: Site) -> Mapping[str, str]:
         st.builds("{}&{}".format, words, words),
         st.builds("{}|{}".format, words, words),
     )
+    count = draw(st.sampled_from((1, 1, 1, 2, 4)))
     options = {
-        draw(st.sampled_from(("gres", "gpus"))): "gpu:1",
+        draw(st.sampled_from(("gres", "gpus"))): f"gpu:{count}",
         "constraint": draw(constraint),
         "exclude": draw(st.sampled_from(("", "", "", "a1", "b[1-2]", "a[1-2]", "b1,c2"))),
         "prefer": draw(st.sampled_from(("", "", "", "gpu"))),
@@ -159,10 +162,11 @@ def submissions(draw: st.DrawFn, site: Site) -> Mapping[str, str]:
         "cpus-per-task": draw(st.sampled_from(("", "", "16"))),
     }
     if "gpus" in options:
-        options["gpus"] = f"{named}:1" if named else "1"
-    elif named:
-        options["gres"] = f"gpu:{named}:1"
-    workload = draw(st.sampled_from(WORKLOADS))
+        options["gpus"] = f"{named}:{count}" if named else f"{count}"
+    else:
+        options["gres"] = f"gpu:{named}:{count}" if named else f"gpu:{count}"
+        options["nodes"] = draw(st.sampled_from(("", "2"))) if count > 1 else ""
+    workload = draw(st.sampled_from((*WORKLOADS, *SEVERAL) if count > 1 else WORKLOADS))
     slices = draw(st.sampled_from(("", "", ",slices=on")))
     return {**options, "comment": f"model={MODEL},{workload}{slices}"}
 
@@ -196,20 +200,46 @@ def meets(features: Sequence[str], expression: str) -> bool:
     return bool(eval(logic.replace("&", " and ").replace("|", " or ")))  # noqa: S307 - of True, False and operators
 
 
-def places(site: Site, fields: Mapping[str, str], tres: str, prefer: str = "") -> Iterator[tuple[Nodes, Gpus]]:
-    """Yield where Slurm could start the job of *fields* on the empty site, with *tres* as its GPU."""
+def places(site: Site, fields: Mapping[str, str], prefer: str = "") -> list[tuple[Nodes, Gpus]]:
+    """Return where Slurm could start a part of the job of *fields* on the empty site; none where it could not start."""
     partitions = (fields.get("partition") or "main").split(",")
-    name, *rest = tres.removeprefix("gres/").replace("gres:", "").split(":")
+    is_per_node, tres = bool(fields.get("tres_per_node")), fields.get("tres_per_node") or fields["tres_per_job"]
+    name, *rest = re.sub(r"^gres[:/]", "", tres.split(",")[0]).split(":")
     kind, count = (rest[0] if len(rest) > 1 else "", int(rest[-1]))
-    excluded = expand_hostlist(fields.get("exc_nodes", ""))
+    excluded = {*expand_hostlist(fields.get("exc_nodes", ""))}
+    reached, node_count, gpu_count = [], 0, 0
     for each in site.nodes:
-        is_open = {*each.partitions} & {*partitions} and meets(each.features, fields.get("features", ""))
-        is_open = is_open and not {f"{each.name}1", f"{each.name}2"} <= {*excluded}
+        names = {f"{each.name}1", f"{each.name}2"} - excluded
+        is_open = {*each.partitions} & {*partitions} and meets(each.features, fields.get("features", "")) and names
         if not is_open or each.cpu_count < int(fields.get("cpus_per_task") or 1) or not meets(each.features, prefer):
             continue
-        for gpus in each.gpus:
-            if each.units >= count if name == "mps" else kind in ("", gpus.gres):
-                yield each, gpus
+        if name == "mps":
+            reached += [(each, gpus) for gpus in each.gpus if each.units >= count]
+            node_count, gpu_count = len(names), count
+            continue
+        fitting = [gpus for gpus in each.gpus if kind in ("", gpus.gres)]
+        on_node = sum(gpus.count for gpus in fitting)
+        if on_node >= (count if is_per_node else 1):
+            reached += [(each, gpus) for gpus in fitting]
+            node_count, gpu_count = node_count + len(names), gpu_count + on_node * len(names)
+    return reached if node_count >= int(fields.get("min_nodes") or 1) and gpu_count >= count else []
+
+
+def room_left(gpu: Gpu, site: Nodes, tres: str, model: str, request: ModelRequest, gpu_count: int) -> float:
+    """Return how many bytes a job has left on *gpu*, of *site*; below 0 it does not fit."""
+    workload, low = request.workload, False
+    if gpu_count > 1:
+        # It may divide what it does not say, and be lucky.
+        low = True
+        if workload.mode == "train":
+            strategy = workload.strategy if "strategy" in request.named else "fsdp"
+            checkpointing = "checkpointing" not in request.named or workload.checkpointing
+            workload = replace(workload, gpus=gpu_count, strategy=strategy, checkpointing=checkpointing)
+    (need,) = ADVISOR.predict(graph_of(model), workload, [gpu])
+    units = re.search(r"mps:(\d+)", tres)
+    part = int(units[1]) / site.units if units else 1
+    copies = gpu_count if workload.mode == "infer" else 1
+    return gpu.memory_bytes * part - (need.required_bytes.low / copies if low else need.required_bytes.high)
 
 
 def check_outcome(site: Site, options: Mapping[str, str]) -> None:
@@ -218,9 +248,8 @@ def check_outcome(site: Site, options: Mapping[str, str]) -> None:
     job, decision, rendered = outcome.job, outcome.decision, outcome.rendered
     assert job is not None
     assert job.model_request is not None
-    before, typed = dict(job.submission.fields), job.request.gpu_type
-    own = f"gpu:{typed}:1" if typed else "gpu:1"
-    could = [*places(site, before, own)]
+    before, count = dict(job.submission.fields), job.request.gpu_count
+    could = places(site, before)
     where = f"{options} on {site.text()} became {dict(rendered.fields)}: {decision.reasons}"
 
     # No word of a whole GPU where there is none.
@@ -231,24 +260,23 @@ def check_outcome(site: Site, options: Mapping[str, str]) -> None:
 
     # It starts wherever it would have, and on nothing else, but for slices that its user accepts.
     changed = {key.removeprefix("set."): value for key, value in rendered.fields.items() if key.startswith("set.")}
-    after, tres = {**before, **changed}, changed.get("gres", own).split(",")[0]
-    can = [*places(site, after, tres)]
+    after = {**before, **changed}
+    after["tres_per_node"] = changed.get("gres", before.get("tres_per_node", ""))
+    can = places(site, after)
     assert can or not could, f"it waits for ever: {where}"
     if "slices=on" not in options["comment"]:
         assert all(place in could for place in can), f"it lands elsewhere: {where}"
 
     # Whatever it lands on holds it. Nothing leads it away where one of its partitions has nothing larger.
-    is_share, workload = tres.startswith("mps"), job.model_request.workload
     names = (before.get("partition") or "main").split(",")
     for each, gpus in can if len(names) == 1 or "gres" in changed else ():
         gpu = ADVISOR.catalogue.find(gpus.gpu)
-        (need,) = ADVISOR.predict(graph_of(job.model_request.model), workload, [gpu])
-        room = gpu.memory_bytes * (int(tres.rpartition(":")[2]) / each.units if is_share else 1)
-        assert need.required_bytes.high <= room, f"it is too large: {gpus} {need.required_bytes} {where}"
+        left = room_left(gpu, each, after["tres_per_node"], job.model_request.model, job.model_request, count)
+        assert left >= 0, f"it is too large: {gpus} by {-left} {where}"
 
     # A preference is met by some, and not by all.
     if "prefer" in changed:
-        met = [*places(site, {**after, "features": ""}, tres, changed["prefer"])]
+        met = places(site, {**after, "features": ""}, changed["prefer"])
         assert met, f"nothing meets what it prefers: {where}"
         assert any(place not in met for place in can), f"all meets what it prefers: {where}"
 

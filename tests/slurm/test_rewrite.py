@@ -257,7 +257,8 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(sandbox: Sandbox) ->
         (("--gpus=1", "--cpus-per-gpu=2"), "--cpus-per-gpu"),
         (("--gres=gpu:1", "--gpu-freq=high"), "--gpu-freq"),
         (("--gres=gpu:1", "--exclusive"), "--exclusive"),
-        (("--gres=gpu:1", "--nodes=2"), "several nodes"),
+        (("--gres=gpu:1", "--nodes=2"), "on 2 GPUs"),
+        (("--gres=gpu:1", "--nodes=1-2"), "several nodes"),
     ],
 )
 def test_what_cannot_safely_be_changed_is_kept_and_the_user_hears_why(
@@ -315,7 +316,7 @@ def test_a_job_carries_what_was_done_to_it_and_slurmctlds_log_has_the_same_numbe
     """Kept or rewritten; a job that named no model carries nothing."""
     for options, expected in [
         ((), r"REWRITE gres/gpu:1 -> gres/mps:\d+.* \| "),
-        (("--nodes=2",), r"KEEP .* \| .*several nodes"),
+        (("--nodes=2",), r"KEEP .* \| .*on 2 GPUs"),
     ]:
         mark = admin_comment(sandbox, *options, f"--comment={LIGHT}")
         match = re.fullmatch(rf"gpusage ([0-9a-f]{{12}}) {expected}.*", mark)

@@ -84,6 +84,27 @@ def started(sandbox: Sandbox, job: str, request: str, folder: Path) -> str:
     return own_output(sandbox.layout.jobs / f"slurm-{held.job_id}.out").split()[0]
 
 
+@pytest.mark.short
+def test_two_gpus_land_where_their_model_fits_and_prefer_what_is_faster(
+    slurm_release: str | None, tmp_path: Path
+) -> None:
+    nodes = [
+        SandboxNode(name=f"{prefix}{number}", gpu_type=gpu_type, gpu_count=2, features=(gpu_type,))
+        for prefix, gpu_type in (("a", "v100"), ("b", "a100"))
+        for number in (1, 2)
+    ]
+    with start_sandbox(ClusterPlan(nodes=tuple(nodes), mps_per_gpu=0), release=slurm_release) as sandbox:
+        install_plugin(sandbox, "enforce", GENEROUS)
+        for job, request, prefixes in (("sharded", "constraint a100", "b"), ("several", "prefer a100", "ab")):
+            mark = f" gres/gpu:2 -> gres/gpu:2, {request} |"
+            held = submit_until(sandbox, lambda job, mark=mark: mark in job.mark, wrap=script_of(job, tmp_path))
+            release(sandbox, held.job_id)
+            wait_for_state(sandbox, held.job_id, "COMPLETED")
+            names = expand_hostlist(show_job(sandbox, held.job_id)["NodeList"])
+            assert {name[0] for name in names} <= {*prefixes}
+            assert len(names) == (2 if job == "sharded" else 1)
+
+
 def test_a_job_that_fits_on_two_types_waits_for_neither_while_the_other_has_room(
     slurm_release: str | None, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ def cluster(jar: Path) -> Iterator[Sandbox]:
         nodes=parse_nodes("1xv100:2,1xcpu:0"),
         jar=jar,
         queues=("default", "small"),
-        site_settings=SITE_SETTINGS,
+        site_settings={**SITE_SETTINGS, "yarn.resourcemanager.placement-constraints.handler": "scheduler"},
         scheduler_settings={
             **SCHEDULER_SETTINGS,
             f"{QUEUE}.maximum-allocation": "memory-mb=16384,vcores=4,yarn.io/gpu=8,gpusage.io/share=50",
@@ -95,6 +95,30 @@ def test_whole_gpus_are_whole_gpus_without_a_plan_without_gpusaged_and_with_the_
         (cluster.layout.etc / "off").unlink()
     assert masters.variable(text, "CUDA_VISIBLE_DEVICES") == "0,1"
     assert masters.variable(text, "CUDA_MPS_PIPE_DIRECTORY") == ""
+
+
+def test_requests_with_placement_constraints_keep_their_gpus(cluster: Sandbox) -> None:
+    """YARN sends what names no partition to nodes without a label; so the node with GPUs has none here."""
+    relabel(cluster, "")
+    try:
+        options = ("-master_memory", "128", "-placement_spec", "train(2),NOTIN,NODE,else")
+        resources = ("-container_resources", "memory-mb=64,vcores=1,yarn.io/gpu=1")
+        printed = apps.run_distributed_shell(cluster, "env", *options, *resources)
+    finally:
+        relabel(cluster, "v100")
+    assert sorted(devices(printed)) == ["0", "1"]
+
+
+def relabel(sandbox: Sandbox, label: str) -> None:
+    """Give the node with GPUs another label, or none, and wait until the scheduler knows."""
+    name = sandbox.node_id("v100-1")
+    sandbox.java_client("org.apache.hadoop.yarn.client.cli.RMAdminCLI", "-replaceLabelsOnNode", f"{name}={label}")
+
+    def has_label() -> bool:
+        (node,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == name]
+        return node.get("nodeLabels", []) == [label] * bool(label)
+
+    sandbox.wait_for(has_label, f"{name} has the label {label!r}")
 
 
 def test_a_master_may_ask_for_a_gpu_itself(cluster: Sandbox) -> None:

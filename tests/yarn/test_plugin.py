@@ -131,6 +131,18 @@ def test_50_and_50_share_a_gpu_and_60_and_50_never_do(cluster: Sandbox, tmp_path
     masters.wait_for_end(cluster, first, second, third)
 
 
+def test_containers_of_one_training_have_a_gpu_each_and_another_joins_them(cluster: Sandbox, tmp_path: Path) -> None:
+    training = holding(cluster, tmp_path / "go", 2, share="25", labels="h100", apart="1")
+    assert sorted(gpu for _, (gpu, _) in bound(cluster, "h100-1", training)) == ["0", "1"]
+    other = holding(cluster, tmp_path / "go", 2, share="25", labels="h100")
+    assert {gpu for _, (gpu, _) in bound(cluster, "h100-1", other)} == {"0"}  # the fullest, as ever
+    third = masters.submit(cluster, plan=masters.plan(share="25", labels="h100", apart="1", containers="3"))
+    apps.wait_until(cluster, lambda: len(masters.outputs(cluster, third)) == 2, "two of it run")
+    (tmp_path / "go").touch()
+    reports = masters.wait_for_end(cluster, training, other, third)
+    assert [report["finalStatus"] for report in reports] == ["SUCCEEDED"] * 3
+
+
 def bound(sandbox: Sandbox, node: str, app: str) -> list[tuple[str, tuple[str, int]]]:
     """Return the bindings of an application's containers on a node."""
     mark = app.removeprefix("application_")

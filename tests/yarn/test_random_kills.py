@@ -1,4 +1,4 @@
-"""No GPU is bound twice and no share runs unbound, while daemons die, journals are lost and the switch is thrown."""
+"""No GPU is bound twice and no share runs unbound, while daemons die and the switch is thrown."""
 
 from __future__ import annotations
 

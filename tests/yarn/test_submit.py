@@ -56,6 +56,7 @@ def cluster(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
         "gpusage.switch-file": str(tmp_path_factory.mktemp("switch") / "off"),
         "gpusage.daemon.socket": str(folder / "s" / "run" / "gpusaged.sock"),
         "gpusage.daemon.limit-ms": "2000",  # the most; of a machine that runs all of it at once
+        "gpusage.daemon.rest-ms": "0",  # a test without gpusaged keeps nothing from the next one
     }
     plan = ClusterPlan(
         nodes=parse_nodes("1xv100:1,1xa100:2,1xcpu:0"),

@@ -14,11 +14,11 @@ _OWN_OUTPUT = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 """``/dev/stdout`` may lead to a redirected file, ``/dev/fd/63`` to a pipe; other output may follow there."""
 
 
-def atomic_write(path: Path, text: str) -> None:
+def atomic_write(path: Path, text: str, *, mode: int | None = None) -> None:
     """Write *text* to *path* through a temporary file, so that no reader sees a part of it.
 
     A link at *path* is replaced, never followed. A present file keeps its mode, and its owner where this process may
-    set it. A device or a pipe of the user is written to, never replaced.
+    set it. A device or a pipe of the user is written to, never replaced. With a *mode* the file is new, and has that.
 
     Raises:
         OSError: *path* cannot be written; no draft is left beside it.
@@ -40,7 +40,9 @@ def atomic_write(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM_BYTES)}")
     try:
         with draft.open("x", encoding="utf-8") as file:
-            if present is not None and stat.S_ISREG(present.st_mode):
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            elif present is not None and stat.S_ISREG(present.st_mode):
                 # In a folder such as /tmp another user may have put the file there, with rights of that user's choice.
                 is_own = present.st_uid == os.geteuid() or not path.parent.stat().st_mode & stat.S_IWOTH
                 if is_own:

@@ -30,7 +30,6 @@ class Captured:
         keys: Value and mark of each key of a job.
         modules: Class and weights of each module that a step calls.
         ending: Reason for the end: ``cycle``, ``inference``, ``by hand``, ``end``, ``time`` or ``failed``.
-        failure: The program's exception, in one line.
         graph_failure: Reason for a missing graph.
         real_calls: Modules that were called for real, with the reason.
     """
@@ -39,7 +38,6 @@ class Captured:
     keys: Mapping[str, tuple[str, str]]
     modules: tuple[tuple[str, int], ...]
     ending: str
-    failure: str
     graph_failure: str
     real_calls: Mapping[str, str]
 
@@ -72,7 +70,6 @@ def check_record(record: Mapping[str, Any]) -> Captured:
             keys=keys,
             modules=tuple((_text(name), int(count)) for name, count in list(record["modules"])[:16]),
             ending=_text(record.get("ending", "")),
-            failure=_text(record.get("failure", "")),
             graph_failure=_text(record.get("graph_failure", "")),
             real_calls={_text(name): _text(why) for name, why in dict(record.get("real_calls") or {}).items()},
         )

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from gpusage_hooks.errors import RequestError
 
-_PYTHON = re.compile(r"python[0-9.]*")
+PYTHON = re.compile(r"python[0-9.]*")
 # Programs that start Python programs.
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
 # Programs that start Python of another environment than that of the command line.
@@ -75,7 +75,7 @@ def program_of(
             raise RequestError(message)
 
         program = None
-        if _PYTHON.fullmatch(name):
+        if PYTHON.fullmatch(name):
             program = _python_program(command[place:])
         elif name in _LAUNCHERS:
             python = str(Path(word).with_name("python")) if "/" in word else "python"
@@ -148,7 +148,7 @@ def runs_python(word: str, folder: str = ".", variables: Mapping[str, str] = Map
         variables: Its variables, as ``PATH``.
     """
     name = Path(word).name
-    is_python = _PYTHON.fullmatch(name) is not None or name in _LAUNCHERS
+    is_python = PYTHON.fullmatch(name) is not None or name in _LAUNCHERS
     return is_python or bool(_python_of_file(word, folder, variables))
 
 
@@ -168,7 +168,7 @@ def _python_of_file(word: str, folder: str, variables: Mapping[str, str]) -> lis
     # Of env, with or without -S, the first word that is no option.
     if words and Path(words[0]).name == "env":
         words = [each for each in words[1:] if each != "-S"]
-    is_python = bool(words) and _PYTHON.fullmatch(Path(words[0]).name) is not None
+    is_python = bool(words) and PYTHON.fullmatch(Path(words[0]).name) is not None
     return [*words, str(path)] if is_python else []
 
 
@@ -198,13 +198,22 @@ def _expand_variables(word: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, word)
 
 
-def _python_program(command: Sequence[str]) -> Program:
+def program_place(command: Sequence[str]) -> int | None:
+    """Return the place of the program, a script or ``-m``, behind Python's own options; ``None`` if it has no name."""
     place = 1
     while place < len(command) and command[place].startswith("-") and command[place] != "-m":
         if command[place] in ("-", "-c"):
-            raise _refusal(shlex.join(command))
+            return None
         # An option with a value would be taken for the script.
         place += 2 if command[place] in _WITH_VALUE else 1
+    words = 2 if "-m" in command[place : place + 1] else 1
+    return place if place + words <= len(command) else None
+
+
+def _python_program(command: Sequence[str]) -> Program:
+    place = program_place(command)
+    if place is None:
+        raise _refusal(shlex.join(command))
 
     # Launchers may run as modules of this very Python.
     python, words = tuple(command[:place]), tuple(command[place:])
@@ -212,8 +221,6 @@ def _python_program(command: Sequence[str]) -> Program:
         return _launcher_program(("torchrun", *words[2:]), python)
     if words[:2] == ("-m", "accelerate.commands.launch"):
         return _launcher_program(("accelerate", *words[2:]), python)
-    if len(words) < (2 if words[:1] == ("-m",) else 1):
-        raise _refusal(shlex.join(command))
     return Program(python=python, words=words)
 
 

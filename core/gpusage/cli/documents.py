@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from gpusage.experience.identity import unusual_settings
@@ -40,13 +41,23 @@ def interval(figure: Interval) -> dict[str, float]:
 
 
 def model(graph: ModelGraph) -> dict[str, Any]:
-    """Return what a model is; ``flop`` is of one sample's forward pass, parameters count as fp32."""
+    """Return what a model is; ``flop`` is of one sample's forward pass, bytes of parameters count as fp32.
+
+    Active are the parameters that one token meets: of a mixture's experts, those that it goes to.
+    """
     from gpusage.predictors.work.lowering import forward_flop  # imports numpy
 
+    active, tokens = graph.parameter_count, max(prod(sample_shape(graph.inputs[0][1])), 1) if graph.inputs else 1
+    for node in graph.nodes:
+        if node.op_type == "GroupedMatMul" and node.parameters:  # rows: each token once for each of its experts
+            experts, *each = node.parameters[0]
+            active -= round(prod(each) * max(experts - abs(node.inputs[0][0]) / tokens, 0))
     return {
         "name": graph.name,
         "source": graph.source,
         "node_count": len(graph.nodes),
+        "parameter_count": graph.parameter_count,
+        "active_parameter_count": active,
         "parameter_bytes": graph.parameter_count * FP32_BYTES,
         "flop": rounded(forward_flop(graph)),
     }

@@ -84,6 +84,11 @@ Examples:
     help="Name the cheapest GPU on which the run ends within TIME, such as 8h; needs --steps.",
 )
 @click.option(
+    "--price",
+    metavar="[GPU=]N[,...]",
+    help="What an hour of any GPU, or of each named one, costs; needs --steps or --serve.  [default: the site's]",
+)
+@click.option(
     "--explain",
     "explains",
     is_flag=True,
@@ -108,6 +113,8 @@ Examples:
     help="Show what each GPU serves of a language model: answers side by side, tokens/s per user and per GPU, the "
     "first token, and what a million tokens cost; needs --generate. The engine is vllm unless --engine names one.",
 )
+@click.option("--batched-tokens", type=click.IntRange(1, 10**6), help="With --serve: vLLM's --max-num-batched-tokens.")
+@click.option("--fp8-cache", "has_narrow_cache", is_flag=True, help="With --serve: keys and values of 1 byte.")
 @click.option(
     "--rate",
     "requests_per_s",

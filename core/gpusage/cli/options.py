@@ -64,7 +64,8 @@ def _job_option(row: JobKey) -> Callable[[Function], Function]:
     if isinstance(row.kind, Switch):
         return click.option(name, row.name, flag_value="on", default=None, help=text)
     if isinstance(row.kind, Words):
-        return click.option(name, row.name, type=WordsType(row.kind.choices), help=text)
+        names = (name, "--dtype") if row.name == "precision" else (name,)  # PyTorch's word, and that of engines
+        return click.option(*names, row.name, type=WordsType(row.kind.choices), help=text)
     if isinstance(row.kind, Count):
         return click.option(name, row.name, type=click.IntRange(1, MAXIMUM_COUNT), metavar=row.form, help=text)
 

@@ -18,7 +18,7 @@ from gpusage.boundary.printable_text import visible
 from gpusage.cli import tables
 from gpusage.cli.cluster_file import find_cluster
 from gpusage.cli.decisions import origins_of, user_name
-from gpusage.cli.predicting.money import site_prices
+from gpusage.cli.predicting.money import prices_per_hour
 from gpusage.cli.user_file import page_origin, require_readable, write_output
 from gpusage.decisions.advisor import make_advisor
 from gpusage.plugins.loading import installed_managers
@@ -29,10 +29,12 @@ from gpusage.reports.brief import brief
 from gpusage.reports.reading import Reader, read_accounting, rules_of
 from gpusage.reports.report import Period, Report, finished, period_of_month, report_of
 from gpusage.reports.user_text import Writing, user_text
+from gpusage.service.learner import NEWEST_DECISIONS, SHARE_DAYS, smallest_shares
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
 from gpusage.store.rows import Observation
 from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.units import DAY_S
 
 Form = Literal["text", "json"]
 SCHEMA = "gpusage.report/1"
@@ -154,13 +156,14 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
     """
     configuration = load_configuration()
     advisor = make_advisor().configured(configuration)
-    prices = site_prices(advisor.catalogue)
+    prices = prices_per_hour(advisor.catalogue)
     runs = list[Observation]()
     try:
         with closing(open_store(configuration.store.url)) as store:
+            lately = smallest_shares(store.latest(NEWEST_DECISIONS), time.time() - SHARE_DAYS * DAY_S)
             reader = Reader(
                 store=store,
-                rules=rules_of(configuration, advisor.catalogue),
+                rules=replace(rules_of(configuration, advisor.catalogue), smallest_shares=lately),
                 accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
                 user=user_name(period.user),
                 origins=origins_of(period.user) if period.user else (),

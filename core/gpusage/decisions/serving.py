@@ -17,14 +17,22 @@ from gpusage.devices.shares import share_of
 from gpusage.policies.candidates import why_unlimited
 from gpusage.policies.latency import waited_services
 from gpusage.predictors.analysis import analyze
+from gpusage.predictors.memory.peak import context_of
 from gpusage.predictors.times.step_time import RESERVED_SHARE, reserved_share
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Gpu, ModelGraph, Workload
+from gpusage_hooks.types import Decoding, Gpu, Interval, ModelGraph, Workload
+from gpusage_hooks.units import GIB
 
 BLOCK_TOKENS = 16
 """Tokens whose keys and values lie in one block: the default of vLLM's ``--block-size``."""
 MOST_ANSWERS = 256
 """Side by side: the default of vLLM's ``--max-num-seqs`` for most of its releases."""
+USUAL_TOKENS = 8192
+"""Of a pass, at most: the largest default of vLLM's ``--max-num-batched-tokens``, on large GPUs; 2,048 on others."""
+SERVER_CONTEXT_BYTES = 0.35 * GIB
+"""What vLLM measured beside PyTorch's tensors on an RTX 3090, Llama 3.1 8B (its issue 10517): less than a context."""
+SERVER_GRAPHS_BYTES = 2.5 * GIB
+"""What recorded graphs take at most: on RTX 4090 (vLLM's issue 7553)."""
 IN_TIME = 0.99
 """The part of the requests for which a promised first token holds."""
 MOST_GPUS = 4096
@@ -36,9 +44,8 @@ class Serving:
     """The service of a GPU, or of several that divide the model's layers, `Workload.gpus`.
 
     Attributes:
-        block_count: Of `BLOCK_TOKENS` tokens, that fit beside the weights; 0 where these do not fit.
+        blocks: How many of `BLOCK_TOKENS` tokens fit beside the weights; 0 where these do not fit.
         answers: Side by side, as many as the blocks hold; 0 where not even one fits.
-        longest_tokens: Prompt and new tokens of the longest answer that fits alone.
         first_token_s: From a request to its first token, where a place is free.
         token_s: From one token of an answer to the next, with all places taken.
         tokens_per_s: New tokens of all answers, per GPU.
@@ -46,9 +53,8 @@ class Serving:
     """
 
     gpu: str
-    block_count: int
+    blocks: Interval
     answers: int
-    longest_tokens: int
     first_token_s: float
     token_s: float
     tokens_per_s: float
@@ -69,12 +75,29 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
-    """A model on one GPU, behind a server."""
+class Server:
+    """A model on one GPU, behind a server.
+
+    Attributes:
+        workload: In inference, with ``generate``; its batch does not count.
+        gpu: A whole GPU, or a part of one.
+        batched_tokens: That a pass has at most, for which the server keeps room; ``None`` where nobody said it.
+        cache_share: Bytes of a number in the cache against those of an activation.
+    """
 
     graph: ModelGraph
     workload: Workload
     gpu: Gpu
+    batched_tokens: int | None = None
+    cache_share: float = 1.0
+
+    def resident_bytes(self, tokens: int) -> float:
+        """Return all but the cache where a pass has at most *tokens*."""
+        decoding = self.workload.generate or Decoding(prompt_tokens=tokens, new_tokens=1)
+        run = replace(self.workload, batch_size=1, generate=replace(decoding, prompt_tokens=tokens))
+        analysis = analyze(self.graph, run)
+        cached = analysis.decoding.passes()[1].kv_cache_bytes if analysis.decoding else 0.0
+        return analysis.required_bytes([self.gpu])[0].value - cached
 
     def prefill_s(self) -> float:
         """Return the seconds of the pass over a prompt."""
@@ -104,17 +127,13 @@ class _Server:
         return high
 
 
-def serving_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Serving:
-    """Return the service of *gpu* for *graph*, with as many answers of `Workload.generate` as its memory holds.
-
-    Args:
-        graph: A language model.
-        workload: In inference, with ``generate``; its batch does not count.
-        gpu: A whole GPU, or a part of one.
+def serving_of(server: Server) -> Serving:
+    """Return the service of a GPU, with as many answers of `Workload.generate` as its memory holds.
 
     Raises:
         RequestError: The GPUs compute one after the other.
     """
+    workload, gpu = server.workload, server.gpu
     if workload.strategy == "pipeline":
         message = (
             "GPUs that serve must divide each layer, because a server that computes several batches in turn is not "
@@ -122,7 +141,7 @@ def serving_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Serving:
         )
         raise RequestError(message)
 
-    alone = analyze(graph, replace(workload, batch_size=1))
+    alone = analyze(server.graph, replace(workload, batch_size=1))
     decoding = alone.decoding
     if decoding is None:
         message = "A workload that is served must generate."
@@ -130,21 +149,24 @@ def serving_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Serving:
 
     # Of one sample all but its cache is resident, and what a decoder takes from an encoder for the prompt. Blocks of
     # keys and values fill the rest of the memory that the server reserves.
-    cached = decoding.passes()[1].kv_cache_bytes
-    resident = alone.required_bytes([gpu])[0].value - cached
+    tokens = server.batched_tokens or decoding.prompt_tokens
     reserved_bytes = (reserved_share(workload) or RESERVED_SHARE) * gpu.memory_bytes
-    free_bytes = reserved_bytes - resident - decoding.read_bytes * decoding.prompt_tokens
-    blocks = max(int(free_bytes // (BLOCK_TOKENS * decoding.kv_cache_bytes)), 0)
+    free_bytes = reserved_bytes - server.resident_bytes(tokens) - decoding.read_bytes * decoding.prompt_tokens
+    # At worst the server keeps room for its usual pass, and its graphs; at best it has a small context.
+    least = server.resident_bytes(server.batched_tokens or max(tokens, USUAL_TOKENS)) - server.resident_bytes(tokens)
+    most = max(context_of(gpu).value - SERVER_CONTEXT_BYTES, 0.0)
+    block_bytes = BLOCK_TOKENS * decoding.kv_cache_bytes * server.cache_share
+    ends = (free_bytes - least - SERVER_GRAPHS_BYTES, free_bytes, free_bytes + most)
+    low, blocks, high = (max(int(end // block_bytes), 0) for end in ends)
     answers = min(blocks // ceil(decoding.total_tokens / BLOCK_TOKENS), MOST_ANSWERS)
 
-    server, count = _Server(graph, workload, gpu), max(answers, 1)
+    count = max(answers, 1)
     step = alone.step_time_s([gpu])[0]
     residence_s, tokens = server.residence_s(count), decoding.decode_count + 1
     return Serving(
         gpu=gpu.name,
-        block_count=blocks,
+        blocks=Interval(value=blocks, low=low, high=high),
         answers=answers,
-        longest_tokens=blocks * BLOCK_TOKENS,
         first_token_s=server.prefill_s() + (server.token_s(count) if answers > 1 else 0.0),
         token_s=residence_s / tokens,
         tokens_per_s=answers * tokens / residence_s / workload.gpus,
@@ -152,18 +174,16 @@ def serving_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Serving:
     )
 
 
-def fleet_of(graph: ModelGraph, workload: Workload, gpu: Gpu, rate_per_s: float, first_token_s: float) -> Fleet | None:
-    """Return how many of *gpu* serve *rate_per_s* requests; ``None`` where no number of them does.
+def fleet_of(server: Server, rate_per_s: float, first_token_s: float) -> Fleet | None:
+    """Return how many of a server's GPU serve *rate_per_s* requests; ``None`` where no number of them does.
 
     Args:
-        graph: A language model.
-        workload: In inference, with ``generate``.
-        gpu: A whole GPU.
+        server: On a whole GPU.
         rate_per_s: Requests that come at random, spread evenly over the GPUs.
         first_token_s: Within which 99 of 100 requests have their first token; infinite for no promise.
     """
-    most = serving_of(graph, workload, gpu).answers
-    server = _Server(graph, workload, gpu)
+    workload, gpu = server.workload, server.gpu
+    most = serving_of(server).answers
     if not most or server.prefill_s() > first_token_s:
         return None
 
@@ -178,13 +198,13 @@ def fleet_of(graph: ModelGraph, workload: Workload, gpu: Gpu, rate_per_s: float,
     if count * workload.gpus == 1 and not why_unlimited(gpu):
         for percent in SHARE_PERCENTS:
             part = replace(share_of(gpu, percent), memory_bytes=gpu.memory_bytes * percent // 100)
-            answers = serving_of(graph, workload, part).answers
-            if _keeps(_Server(graph, workload, part), rate_per_s, first_token_s, answers):
+            one = replace(server, gpu=part)
+            if _keeps(one, rate_per_s, first_token_s, serving_of(one).answers):
                 return Fleet(gpu_count=1, share_percent=percent)
     return Fleet(gpu_count=count * workload.gpus)
 
 
-def _keeps(server: _Server, rate_per_s: float, first_token_s: float, most: int) -> bool:
+def _keeps(server: Server, rate_per_s: float, first_token_s: float, most: int) -> bool:
     """Return whether 99 of 100 requests have their first token in time where one GPU has *rate_per_s* of them.
 
     A prompt waits for the pass that runs, and for the prompts before it: one server that takes the same time for each.

@@ -9,27 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from gpusage.decisions.prediction import Predictor, on_gpus
 from gpusage.predictors.intervals import scaled
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Gpu, GpuNeed, Job, ModelGraph, Workload
 
-
-class SeveralNeeds(NamedTuple):
-    """The needs of a job on each of some GPUs, in their order.
-
-    Attributes:
-        workload: As it is taken to run.
-        usual: Its needs so.
-        least: Its needs in the way that needs least, of those that its user leaves open; it does not fit where even the
-            low end is more than the GPU has. As in `Candidate`, ``None`` would be no other need.
-    """
-
-    workload: Workload
-    usual: tuple[GpuNeed, ...]
-    least: tuple[GpuNeed | None, ...]
+SeveralNeeds = tuple[Workload, tuple[GpuNeed, ...], tuple[GpuNeed | None, ...]]
+"""How a job is taken to run, its needs so on each of some GPUs, and its least needs there: in the way that needs least,
+of those that its user leaves open. It does not fit so where even the low end is more than the GPU has."""
 
 
 def predict_several(
@@ -51,7 +39,7 @@ def predict_several(
     count, run = job.request.gpu_count, on_gpus(workload, job.request.gpu_count)
     usual = predictor.predict(graph, run, gpus)
     if run.gpus not in (1, count) or all(need.fits for need in usual):
-        return SeveralNeeds(run, usual, usual)
+        return run, usual, usual
 
     divided = _most_divided(run, count, job.model_request.named if job.model_request else ())
     try:
@@ -67,7 +55,7 @@ def predict_several(
 
     # Peaks of several GPUs are hardly known: a GPU is too small only where even the low end is more than it has.
     known = [need.required_bytes.low <= gpu.memory_bytes for need, gpu in zip(least, gpus, strict=True)]
-    return SeveralNeeds(run, usual, tuple(replace(need, fits=fits) for need, fits in zip(least, known, strict=True)))
+    return run, usual, tuple(replace(need, fits=fits) for need, fits in zip(least, known, strict=True))
 
 
 def _most_divided(run: Workload, count: int, named: Collection[str]) -> Workload:

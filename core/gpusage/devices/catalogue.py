@@ -34,8 +34,6 @@ _SEPARATORS = re.compile(r"[\s_:-]+|\.(?=\d+g\.)")
 """Some sites write a point before a profile: ``a100l.2g.20gb``."""
 _SHORT_MEMORY = re.compile(r"\b(\d+)g\b(?!\.)")
 """``80g`` is ``80gb``; in ``1g.10gb`` the first number is no memory."""
-CONTEXT_LOW, CONTEXT_HIGH = 0.4, 1.3
-"""Ends of an estimated context over its point."""
 
 
 class Catalogue:
@@ -231,8 +229,10 @@ def with_generation(gpu: Gpu) -> Gpu:
 
     - ``watts_per_teraflop``: the median over the chip's boards that the step time was fitted with, by compute
       capability; of a chip without any, over its boards.
-    - ``context_mib``: Ampere's is the least peak of 6,000 perceptrons on an A100 (GPUMemNet, arXiv 2602.17817). The
-      others are estimates by the number of kernels; where CUDA loads them lazily it is less than half.
+    - ``context_mib``: low end, point and high end by compute capability. The A100's is the least peak of 6,000
+      perceptrons (GPUMemNet, arXiv 2602.17817), part of the measured peaks, whose interval covers it. Ampere's others:
+      some 300 to 500 since PyTorch 1.13 loads kernels lazily (pytorch#86509, #107667), 1,490 on an RTX 3090 before
+      (#49877). Other generations' are estimates by the number of kernels; lazily it is less than half.
     - ``unsupported_engines``: the installation pages of vLLM (compute capability 7.0; MI200), the support matrix of
       TensorRT-LLM.
     """
@@ -240,15 +240,13 @@ def with_generation(gpu: Gpu) -> Gpu:
     if known is None or gpu.is_measured:
         return gpu
 
-    # A measured context is part of the measured peaks, whose interval covers it.
-    context_bytes = known.get("context_mib", 0) * MIB
-    low, high = (1.0, 1.0) if known.get("context_is_measured") else (CONTEXT_LOW, CONTEXT_HIGH)
-    context = Interval(value=context_bytes, low=low * context_bytes, high=high * context_bytes)
-    chip = ".".join(map(str, gpu.compute_capability))
+    chip, contexts = ".".join(map(str, gpu.compute_capability)), known.get("context_mib", {})
+    low, value, high = contexts.get(chip) or contexts.get("other", (0, 0, 0))
+    context = Interval(value=value * MIB, low=low * MIB, high=high * MIB)
     complete = replace(
         gpu,
         watts_per_teraflop=gpu.watts_per_teraflop or known["watts_per_teraflop"].get(chip),
-        context_bytes=gpu.context_bytes or (context if context_bytes else None),
+        context_bytes=gpu.context_bytes or (context if value else None),
         pci_express=gpu.pci_express or known["pci_express"],
         unsupported_engines=gpu.unsupported_engines or tuple(known["unsupported_engines"]),
         is_measured=known["is_measured"],

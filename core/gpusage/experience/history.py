@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -24,9 +24,7 @@ from typing import Literal
 
 import msgspec
 
-from gpusage.boundary.atomic_file import atomic_write
 from gpusage.experience.identity import LEAST_USERS, LEVELS, NEAR_LEVELS, OTHERS, Level, similarity_keys, user_key
-from gpusage.experience.runs import WINDOW_RUNS
 from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_hooks.types import Figure, Gpu, Interval, JobIdentity, ObservedFigures
 
@@ -178,12 +176,6 @@ def nearness(level: Level) -> Nearness:
     return "near" if level in NEAR_LEVELS else "far"
 
 
-def window_of(values: Sequence[float]) -> Window:
-    """Return the newest `WINDOW_RUNS` of *values*, of which there is one at least."""
-    newest = values[-WINDOW_RUNS:]
-    return Window(count=len(newest), low=min(newest), middle=median(newest), high=max(newest))
-
-
 def window_on(gpu: Gpu, windows: Mapping[str, Window], quantity: Quantity, find_gpu: GpuLookup) -> Window | None:
     """Return the runs of *windows*, by GPU, as they would be on *gpu*; ``None`` where there are none."""
     if gpu.name in windows:
@@ -230,20 +222,6 @@ def _figure(estimate: HistoryEstimate | None) -> Figure | None:
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: Literal["gpusage.history/1"]
     history: History
-
-
-def write_history(history: History, path: Path) -> None:
-    """Write *history* to *path*.
-
-    Raises:
-        RequestError: The file cannot be written.
-    """
-    content = msgspec.json.encode(_Document(schema="gpusage.history/1", history=history))
-    try:
-        atomic_write(path, content.decode())
-    except OSError as error:
-        message = f"History {str(path)!r} must be a file that you may write; got: {error}. Name another one with -o."
-        raise RequestError(message) from error
 
 
 def read_history(path: Path) -> History | None:

@@ -84,7 +84,8 @@ class Training:
         if self._recorder is not None:
             recorder, self._recorder = self._recorder, None
             recorder.stop()
-            self.parts = price_parts(recorder, self._gpu or own_gpu())
+            gpu = torch.cuda.get_device_name() if is_used() else None
+            self.parts = price_parts(recorder, self._gpu or gpu)
             self._heavy = WeakSet(module for module, part in self.parts.items() if part.is_heavy)
             self._steps_left = RECORD_AGAIN_AFTER
 
@@ -206,11 +207,6 @@ class Patience:
         self._credit_s -= held_s
         # The next credit is earned from the end of this hold on.
         self._since_s = (self._since_s or 0.0) + held_s
-
-
-def own_gpu() -> str | None:
-    """Return the name of PyTorch's GPU; ``None`` where this process uses no GPU."""
-    return torch.cuda.get_device_name() if is_used() else None
 
 
 def half_price(module: torch.nn.Module, inputs: tuple[Any, ...], seconds: float, gpu: str) -> float | None:

@@ -50,15 +50,24 @@ def quantized_weights_note(source: str, precision: Precision) -> str:
 def weight_precision(configuration: Mapping[str, object]) -> Precision | None:
     """Return the precision of the weights: ``int4`` up to 4 bits, ``int8`` up to 8; ``None`` if it is unknown.
 
+    bitsandbytes has words of its own for both, and weights of 8 bits may be floats, or be multiplied as they are.
+
     Of groups of layers with different widths the widest counts: a share must have room for all of them.
 
     Source:
-        The classes of ``transformers.utils.quantization_config``.
+        The classes of ``transformers.utils.quantization_config``, and the formats of compressed-tensors.
     """
     bits = max(_widths(configuration), default=0)
     if not 1 <= bits <= _EIGHT:
         return None
-    return "int4" if bits <= _FOUR else "int8"
+    method, stored = (str(configuration.get(key)) for key in ("quant_method", "format"))
+    if method == "bitsandbytes":
+        return "nf4" if bits <= _FOUR else "bnb-int8"
+    if bits <= _FOUR:
+        return "int4"
+    if "fp8" in method or stored == "float-quantized":
+        return "fp8"
+    return "w8a8" if stored == "int-quantized" else "int8"
 
 
 def _widths(configuration: Mapping[str, object]) -> Iterator[int]:

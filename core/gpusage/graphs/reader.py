@@ -32,7 +32,7 @@ _FOLDER_KINDS = {
     ),
     "model_index.json": (
         "a pipeline of several models (diffusers)",
-        "Export the one that takes the time, its unet or transformer, to ONNX or .pt2.",
+        "Give the folder of the one that takes the time, its unet or transformer.",
     ),
     "modules.json": ("modules of sentence-transformers", "Give the folder of its Transformer, such as 0_Transformer."),
     "*.onnx": ("{}", "Give the file itself: {}."),
@@ -101,8 +101,7 @@ def _refuse_near_miss(source: str) -> None:
     elif suffix in PICKLES:
         message = (
             f"Model {quoted(source)} must hold a graph; got weights, which gpusage never loads. "
-            "Export it with torch.export.save (.pt2) or torch.onnx.export (.onnx), or give the folder of its "
-            "config.json."
+            "Give the folder of its config.json, export it (.pt2, .onnx), or run its program under 'gpusage capture'."
         )
         raise GraphError(message)
     elif suffix == ".json":

@@ -36,12 +36,9 @@ def admits(pool: GpuPool, request: GpuRequest) -> bool:
     # Users write the type as the site or as the catalogue does, in any case.
     named = (request.gpu_type or "").casefold()
     names = (pool.site_type.casefold(), (pool.request_type or "").casefold(), (pool.gpu or "").casefold())
-    sizes = [
-        (kind.cpu_count, kind.host_memory_bytes, kind.gpu_count or request.node_gpu_count)
-        for kind in pool.node_kinds
-        if pool.gpu_count
-    ]
     least = (request.cpu_count, request.host_memory_bytes, request.node_gpu_count)
+    kinds = pool.node_kinds if pool.gpu_count else ()
+    sizes = [(kind.cpu_count, kind.host_memory_bytes, kind.gpu_count or request.node_gpu_count) for kind in kinds]
     is_large = any(all(map(ge, size, least)) for size in sizes)
     return pool.gpu_count > 0 and (is_large or not sizes) and (not named or named in names)
 

@@ -37,7 +37,7 @@ from gpusage.policies.candidates import (
     step_time_s,
     type_names,
 )
-from gpusage.predictors.intervals import scaled, speedup
+from gpusage.predictors.intervals import of_equal_inputs, scaled, speedup
 from gpusage_hooks.types import Candidate, Decision, Gpu, GpuNeed, Interval, PolicyInput, Precision
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
@@ -160,20 +160,18 @@ def decide_generation(policy_input: PolicyInput, draft: Decision) -> Decision | 
         if compared
         else _reason_by_threshold(chosen, where, policy_input.workload.precision)
     )
-    return replace(
-        draft, request=request, reasons=(*draft.reasons, reason), plugin=__name__, need=needs[chosen[0].name]
-    )
+    need = needs[chosen[0].name]
+    return replace(draft, request=request, reasons=(*draft.reasons, reason), plugin=__name__, need=need)
 
 
 def _of_equal_inputs(policy_input: PolicyInput) -> PolicyInput:
     """Return *policy_input* with steps as if all GPUs of the job had equal inputs: others last longer on any type."""
-    from gpusage.predictors.parallel.data_parallel import of_equal_inputs  # few jobs ask for several GPUs
 
-    candidates = []
-    for each in policy_input.candidates:
-        step_time_s = of_equal_inputs(each.need.step_time_s, policy_input.workload)
-        candidates.append(replace(each, need=replace(each.need, step_time_s=step_time_s)))
-    return replace(policy_input, candidates=tuple(candidates))
+    def of_equal(need: GpuNeed) -> GpuNeed:
+        return replace(need, step_time_s=of_equal_inputs(need.step_time_s, policy_input.workload))
+
+    candidates = tuple(replace(each, need=of_equal(each.need)) for each in policy_input.candidates)
+    return replace(policy_input, candidates=candidates)
 
 
 def preferred_by_threshold(where: Sequence[Candidate], minimum_speedup: float) -> list[Candidate]:
@@ -252,9 +250,8 @@ def preferred_among_jobs(
             return []
         own_gain = step_time_s(slower[0]) / step_time_s(faster[0])
         slower_count = sum(_gpu_count(candidates) for candidates in generations[generations.index(faster) + 1 :])
-        if not gives_way(
-            own_gain, gains, least_rank(_free_count(faster) - wanted_count + 1, _gpu_count(faster), slower_count)
-        ):
+        left_count = _free_count(faster) - wanted_count + 1
+        if not gives_way(own_gain, gains, least_rank(left_count, _gpu_count(faster), slower_count)):
             return faster
     return roomy[-1] if len(roomy) > 1 else []
 

@@ -133,17 +133,18 @@ def can_be_held(policy_input: PolicyInput) -> bool:
     return request.bindable and named and all(reached_partitions(pools, policy_input))
 
 
-def reached_partitions(pools: Iterable[GpuPool], policy_input: PolicyInput) -> list[bool]:
-    """Return of each partition of the job whether nodes of *pools* could run it there.
+def reached_partitions(pools: Iterable[GpuPool], policy_input: PolicyInput, *, in_part: bool = False) -> list[bool]:
+    """Return of each partition of the job whether nodes of *pools* could run it there; or a part of it, *in_part*.
 
     A manager may refuse a job that one of its partitions could never run.
     """
     request = policy_input.request
     kinds = [kind for pool in pools for kind in pool.node_kinds or (NodeKind(),)]
-    return [
-        request.is_held_by(kind for kind in kinds if kind == NodeKind() or kind.could_run(request, name))
+    reached = [
+        [kind for kind in kinds if kind == NodeKind() or kind.could_run(request, name)]
         for name in partitions_of(policy_input)
     ]
+    return [*map(bool if in_part else request.is_held_by, reached)]
 
 
 def large_enough_types(policy_input: PolicyInput) -> tuple[str, ...]:
@@ -161,7 +162,7 @@ def large_enough_types(policy_input: PolicyInput) -> tuple[str, ...]:
     if not small or not policy_input.request.bindable:
         return ()
 
-    if not any(reached_partitions([each.pool for each in small], policy_input)):
+    if not any(reached_partitions([each.pool for each in small], policy_input, in_part=True)):
         return ()
     if not all(reached_partitions([each.pool for each in large], policy_input)):
         return ()

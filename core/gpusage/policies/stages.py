@@ -105,9 +105,7 @@ def decide_fit(policy_input: PolicyInput, draft: Decision) -> Decision | None:
     if not candidates:
         return None
 
-    reasons = draft.reasons
-    if policy_input.request.gpu_count > 1:
-        reasons = (*reasons, *_need_of_several(policy_input))
+    reasons = (*draft.reasons, *(_need_of_several(policy_input) if policy_input.request.gpu_count > 1 else ()))
     too_small = [candidate for candidate in candidates if not candidate.least_need.fits]
     if len(too_small) == len(candidates):
         largest = max(candidates, key=lambda candidate: candidate.gpu.memory_bytes)

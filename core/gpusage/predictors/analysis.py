@@ -22,7 +22,7 @@ from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
 from gpusage.predictors.intervals import at_least, scaled
 from gpusage.predictors.memory.peak import Peak, decoding_peak, tensor_peak, with_context
-from gpusage.predictors.parallel.data_parallel import step_time_of_replicas, waiting_s
+from gpusage.predictors.parallel.data_parallel import waiting_s
 from gpusage.predictors.parallel.decoding import is_pipeline
 from gpusage.predictors.parallel.division import NOT_MEASURED, wait_in_copy_s
 from gpusage.predictors.parallel.pipeline import micro_batches_in_flight, stages_of
@@ -107,12 +107,9 @@ class GpuAnalysis:
         if self.workload.gpus == 1:
             return of_one
 
-        # What a GPU waits for other parts of its copy, or for sums over GPUs, is as uncertain as its own work; the
-        # wait for gradients widens the interval in a way of its own.
-        waits_s = self.waiting_s if self.exchange else self._waits_in_copy_s
-        scaled_s = [scaled(step, 1.0 + wait_s / step.value) for step, wait_s in zip(of_one, waits_s, strict=True)]
-        each, gradients = zip(self.gpus, scaled_s, strict=True), self.division.gradients
-        return [step_time_of_replicas(step_s, self.workload, gpu, gradients) for gpu, step_s in each]
+        # What a GPU waits for others is as uncertain as its own work.
+        each = zip(of_one, self.waiting_s, strict=True)
+        return [scaled(step_s, 1.0 + wait_s / step_s.value) for step_s, wait_s in each]
 
     @lazy
     def _waits_in_copy_s(self) -> list[float]:

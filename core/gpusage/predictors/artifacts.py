@@ -64,6 +64,8 @@ class StepTimeDeviations:
         known: On a measured GPU, of known models.
         unseen_gpu: What a GPU that was not measured adds.
         short: What kernels add that are so short that what starts them decides.
+        of_settings: In place of `known`, by kind of workload (`gpusage.predictors.times.step_time.kind_of`).
+        of_kinds: In place of all three, by kind: misses of published runs, whatever the GPU and its host.
         shared: The share of this error's square that the predictions for two GPUs have in common, 0 to 1.
         shared_own: The same for two GPUs that both have a part of their own in the residual.
     """
@@ -73,6 +75,8 @@ class StepTimeDeviations:
     short: float
     shared: float = 0.0
     shared_own: float = 0.0
+    of_settings: Mapping[str, float] = field(default_factory=dict)
+    of_kinds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -205,7 +209,7 @@ class SlowdownParameters:
 
     Attributes:
         eager: Of kernels that PyTorch launches one by one.
-        proportional: Of all others, which nobody measured on a share.
+        proportional: Of all others, which no row of the fit is of.
         partners: The fields of `gpusage.predictors.sharing.colocation.PartnerExponents`.
     """
 

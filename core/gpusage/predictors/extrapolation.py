@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from gpusage.devices.precisions import QUANTISED_BYTES, has_narrow_units, missing_units
+from gpusage.devices.precisions import HALF, QUANTISED_BYTES, has_narrow_units, missing_units
 from gpusage.predictors.artifacts import Card
 from gpusage.predictors.times.step_time import engine_of, replays_graph
 from gpusage.predictors.work.lowering import Lowering, is_autocast, is_fused, is_fusion_measured, step_flop
+from gpusage.predictors.work.operators import convolution_weight, group_count
 from gpusage.predictors.work.sequences import FRAMES_RANK, is_language_model, is_speech_model
 from gpusage_hooks.types import Gpu, ModelGraph, Precision, Workload
 
@@ -37,6 +38,7 @@ UNFUSED_WARNING = (
     "A compiler fuses operators, but compiled models were measured in half precision only: time and memory are those "
     "of the model without it."
 )
+GROUPED_WARNING = "Grouped convolutions train up to four times as long as predicted with channels last (torch 1.12)."
 ENGINE_WARNING = (
     "An engine's time follows from bytes and FLOP, by rules fitted on published rates (docs/workloads.md), and is "
     "less certain than that of PyTorch."
@@ -156,6 +158,11 @@ def _run_warnings(graph: ModelGraph, lowering: Lowering, workload: Workload, car
         if strange:
             yield f"Operators that no measured model has, with their share of the work: {_list_reasons(strange)}."
 
+    if workload.layout == "channels_last" and workload.mode == "train" and workload.precision in HALF:
+        convolutions = (node for node in graph.nodes if node.op_type == "Conv" and group_count(node) > 1)
+        if any(convolution_weight(node)[1:2] > (1,) for node in convolutions):  # depthwise ones are as predicted
+            yield GROUPED_WARNING
+
     if replays_graph(workload):
         yield ENGINE_WARNING  # its rules are for every precision
     else:
@@ -164,7 +171,9 @@ def _run_warnings(graph: ModelGraph, lowering: Lowering, workload: Workload, car
             yield of_fused if is_fused(workload) else UNFUSED_WARNING
         known = set(card.known.get("precision", (workload.precision,)))
         if workload.precision in QUANTISED_BYTES:
-            yield f"Kernels for {workload.precision} weights differ between libraries: bytes and launches are counted."
+            others = "; for bitsandbytes' load_in_8bit write precision=bnb-int8" * (workload.precision == "int8")
+            counted = "bytes and launches are counted"
+            yield f"Kernels for {workload.precision} weights differ between libraries: {counted}{others}."
         elif not {workload.precision, EQUIVALENT_PRECISIONS.get(workload.precision)} & known:
             yield f"No run in {workload.precision} was measured; runs in {', '.join(sorted(known))} were."
     if graph.precision is not None and workload.precision not in QUANTISED_BYTES:

@@ -5,10 +5,11 @@ Without numpy, so that policies and commands that only compare predictions start
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp, hypot, log, sqrt
 
 from gpusage.predictors.artifacts import pretrained
-from gpusage_hooks.types import GpuNeed, Interval, ModelGraph
+from gpusage_hooks.types import GpuNeed, Interval, ModelGraph, Workload
 
 NINETY_PERCENT = 1.645
 """Standard deviations of a normal distribution to either side of its mean that hold 90 % of it."""
@@ -61,6 +62,15 @@ def ratio(over: Interval, under: Interval, shared: float = 0.0) -> Interval:
     up = distance(log(over.high / over.value), log(under.value / under.low))
     down = distance(log(over.value / over.low), log(under.high / under.value))
     return Interval(value=value, low=value * exp(-down), high=value * exp(up))
+
+
+def of_equal_inputs(step_time_s: Interval, workload: Workload) -> Interval:
+    """Return a training step on several GPUs as if their inputs were alike: as wide as on one that was not measured."""
+    if workload.mode != "train" or workload.gpus == 1:
+        return step_time_s
+    deviations, value = pretrained().step_time.deviations, step_time_s.value
+    factor = exp(hypot(deviations.known, deviations.unseen_gpu))
+    return replace(step_time_s, low=max(step_time_s.low, value / factor), high=min(step_time_s.high, value * factor))
 
 
 def exact_interval(value: float) -> Interval:

@@ -20,6 +20,7 @@ from math import prod
 from gpusage.devices.precisions import FLOAT_BYTES, HALF
 from gpusage.predictors.intervals import exact_interval, speedup
 from gpusage_hooks import hookimpl
+from gpusage_hooks.job_keys import QUANTISED
 from gpusage_hooks.types import (
     Figure,
     Gpu,
@@ -269,7 +270,7 @@ READ_WHOLE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 WIDE = ("fp32", "tf32")
 """Peaks that may count for any job: a GPU may take TF32 where a job says fp32."""
 # At least: without the scales that `gpusage.devices.precisions.QUANTISED_BYTES` adds to them.
-_WEIGHT_BYTES = {"int8": 1.0, "int4": 0.5, "fp8": 1.0, "nf4": 0.5}
+_WEIGHT_BYTES = {**dict.fromkeys(QUANTISED, 1.0), "int4": 0.5, "nf4": 0.5}
 
 
 def min_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:

@@ -13,6 +13,7 @@ from gpusage_hooks.comment import contradictions
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, JobKey
 from gpusage_hooks.job_values import (
+    LORA_PRECISIONS,
     MAXIMUM_COUNT,
     SHOWN_LENGTH,
     Bandwidth,
@@ -42,8 +43,8 @@ class Run(TypedDict, total=False):
         mode: ``train`` or ``infer``.
         precision: ``fp32``, ``tf32``, ``fp16`` or ``bf16``; the last two mean automatic mixed precision in training.
             ``fp16-pure``, ``bf16-pure``: everything has two bytes. ``fp8-mixed``: training as ``bf16`` with the
-            products of linear layers in fp8. ``int8``, ``int4``, ``fp8``, ``nf4``: quantised
-            weights, in inference and below adapters.
+            products of linear layers in fp8. ``int8``, ``int4``, ``fp8``, ``nf4``,
+            ``bnb-int8``, ``w8a8``: quantised weights, in inference and below adapters.
         optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw``, ``adafactor``, ``adam8bit`` or ``adamw8bit``;
             only training has one.
         accumulate: Training: steps whose gradients are added up for one update.
@@ -115,6 +116,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
 
     if "generate" in values:
         known.setdefault("mode", "infer")  # only a model that answers has tokens to generate
+    if known.get("lora") and known.get("precision") in LORA_PRECISIONS:
+        known["precision"] = LORA_PRECISIONS[known["precision"]]
     return Workload(**known)
 
 

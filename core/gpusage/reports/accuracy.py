@@ -28,6 +28,10 @@ RULE = (
 )
 
 
+Promised = tuple[Observation, bool | None]
+"""A run with a decided share, and whether its promise held; ``None`` is unknown."""
+
+
 class Promises(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of promises by outcome."""
 
@@ -36,10 +40,10 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
     unknown: int = 0
 
 
-def count_promises(observations: Sequence[Observation], least_s: float) -> tuple[Promises, Promises]:
+def count_promises(promised: Iterable[Promised]) -> tuple[Promises, Promises]:
     """Count the promises of enforced shares, and of shares that the site's mode withheld."""
     enforced, withheld = Counter[bool | None](), Counter[bool | None]()
-    for observed, is_held in runs_with_promise(observations, least_s):
+    for observed, is_held in promised:
         # A job that was rescued runs on a whole GPU: it has no share and no promise any more.
         if had_share(observed):
             enforced[is_held] += 1
@@ -52,7 +56,7 @@ def count_promises(observations: Sequence[Observation], least_s: float) -> tuple
     )
 
 
-def runs_with_promise(observations: Sequence[Observation], least_s: float) -> Iterator[tuple[Observation, bool | None]]:
+def runs_with_promise(observations: Sequence[Observation], least_s: float) -> Iterator[Promised]:
     """Yield each run with a decided share, and whether its promise held; ``None`` is unknown."""
     runs = [*model_runs(observations, least_s)]
 

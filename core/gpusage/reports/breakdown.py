@@ -46,11 +46,13 @@ class ReportRules:
         least_sampled_s: A run with less sampled time shows nothing; the site's limit for learning.
         sharing: The site's rules for prices of shares.
         find_gpu: Finds rows of the catalogue.
+        smallest_shares: As in `Cluster`, of the last week before the report.
     """
 
     least_sampled_s: float = LEAST_SAMPLED_S
     sharing: SharingRules = field(default_factory=SharingRules)
     find_gpu: GpuLookup = no_gpu
+    smallest_shares: Mapping[str, int] = field(default_factory=dict)
 
 
 USUAL_RULES = ReportRules()
@@ -132,7 +134,10 @@ def break_down(observations: Iterable[Observation], rules: ReportRules) -> Break
         # A share lies on one node.
         may_share = not is_on_several_nodes(of_job)
         for each in of_job:
-            share = possible_share(each, rules.sharing, rules.find_gpu, rules.least_sampled_s) if may_share else None
+            share = None
+            if may_share:
+                limits = (rules.least_sampled_s, rules.smallest_shares)
+                share = possible_share(each, rules.sharing, rules.find_gpu, *limits)
             runs.append(_Run(observed=each, hours=amounts_of(each, rules.least_sampled_s), share=share))
 
     groups: dict[Dimension, tuple[GroupTally, ...]] = {}

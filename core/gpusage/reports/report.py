@@ -15,6 +15,7 @@ from gpusage.reports.accuracy import (
     count_promises,
     count_unnamed_jobs,
     prediction_accuracy,
+    runs_with_promise,
     with_quartiles,
 )
 from gpusage.reports.amounts import Amounts, Currency, Rates, total
@@ -193,7 +194,8 @@ def part_of(records: Sequence[DecisionRecord], observations: Sequence[Observatio
     """
     least_s = rules.least_sampled_s
     gpus = tally_gpus(observations, least_s)
-    enforced, withheld = count_promises(observations, least_s)
+    promised = [*runs_with_promise(observations, least_s)]
+    enforced, withheld = count_promises(promised)
     sums = break_down(observations, rules)
     return Report(
         since_s=0.0,
@@ -216,13 +218,13 @@ def part_of(records: Sequence[DecisionRecord], observations: Sequence[Observatio
         all_jobs=sums.all_jobs,
         unseen=sums.unseen,
         stays=sums.stays,
-        totals=period_totals(observations, least_s),
+        totals=period_totals(observations, enforced, least_s),
         previous=None,
         hardly_used=hardly_used_jobs(observations, least_s),
         waiting=waiting_users(observations, least_s),
         weeks=tally_weeks(observations, least_s),
-        hurt=hurt_jobs(observations, least_s),
-        partitions=tally_partitions(observations, least_s),
+        hurt=hurt_jobs(promised, least_s),
+        partitions=tally_partitions(observations, promised),
         costs=share_costs(observations),
         idle=idle_jobs(observations),
     )

@@ -9,10 +9,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
+from types import MappingProxyType
 
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, SOUND, has_own_figures, own_utilization
@@ -116,9 +117,16 @@ def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleSha
 
 
 def possible_share(
-    observed: Observation, rules: SharingRules, find_gpu: GpuLookup, least_s: float = LEAST_SAMPLED_S
+    observed: Observation,
+    rules: SharingRules,
+    find_gpu: GpuLookup,
+    least_s: float = LEAST_SAMPLED_S,
+    smallest: Mapping[str, int] = MappingProxyType({}),
 ) -> PossibleShare | None:
-    """Return the share with the least GPU time that the site's *rules* would promise; ``None`` where there is none."""
+    """Return the share with the least GPU time that the site's *rules* would promise; ``None`` where there is none.
+
+    One above half of a GPU must leave room for the site's *smallest* shares, as in `Cluster`.
+    """
     usage, record = observed.usage, observed.decision
     # The decision knew the model, so its own share and price stand.
     if record is not None and was_share_withheld(observed):
@@ -145,7 +153,13 @@ def possible_share(
 
     # The same margin as on a job's memory from its history: the next run may take more.
     needed_bytes = MEMORY_MARGINS[0] * usage.memory_bytes
-    enough = (share for share in shares if needed_bytes <= memory_cap_bytes(gpu.memory_bytes, share.share_percent))
+    partner = min(smallest.get(name, WHOLE_PERCENT) for name in ("", gpu.name)) if smallest else 0
+    largest = max(WHOLE_PERCENT - partner, WHOLE_PERCENT // 2)
+    enough = (
+        share
+        for share in shares
+        if share.share_percent <= largest and needed_bytes <= memory_cap_bytes(gpu.memory_bytes, share.share_percent)
+    )
     return min(enough, key=lambda share: share.share_percent * share.slowdown, default=None)
 
 

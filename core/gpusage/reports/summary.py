@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from gpusage.reports.accuracy import runs_with_promise
+from gpusage.reports.accuracy import Promised
 from gpusage.reports.amounts import (
     Amounts,
     amounts_of,
@@ -132,9 +132,9 @@ def week_of(time_s: float) -> float:
     return time_s - (time_s - FIRST_MONDAY_S) % WEEK_S
 
 
-def hurt_jobs(observations: Sequence[Observation], least_s: float) -> tuple[HurtJob, ...]:
-    """Return the jobs of *observations* whose shares broke their promises, or would have."""
-    broken = [each for each, is_held in runs_with_promise(observations, least_s) if is_held is False]
+def hurt_jobs(promised: Iterable[Promised], least_s: float) -> tuple[HurtJob, ...]:
+    """Return the jobs of *promised* whose shares broke their promises, or would have."""
+    broken = [each for each, is_held in promised if is_held is False]
     jobs = []
     for runs in runs_by_job(each for each in broken if had_share(each) or was_share_withheld(each)):
         usage = runs[0].usage
@@ -152,11 +152,11 @@ def hurt_jobs(observations: Sequence[Observation], least_s: float) -> tuple[Hurt
     return tuple(sorted(jobs, key=lambda job: job.rank)[: HurtJob.MOST])
 
 
-def tally_partitions(observations: Sequence[Observation], least_s: float) -> tuple[PartitionTally, ...]:
-    """Return what the jobs of each partition show of the shares that were withheld from them."""
+def tally_partitions(observations: Sequence[Observation], promised: Iterable[Promised]) -> tuple[PartitionTally, ...]:
+    """Return what the jobs of each partition, of which some were *promised* a price, show of withheld shares."""
     checks: dict[str, Counter[str]] = defaultdict(Counter)
     users: dict[str, Counter[str]] = defaultdict(Counter)
-    checked = {id(each): is_held for each, is_held in runs_with_promise(observations, least_s)}
+    checked = {id(each): is_held for each, is_held in promised}
     for each in filter(was_share_withheld, observations):
         result = {True: "kept", False: "broken", None: "unknown"}[checked.get(id(each))]
         checks[each.usage.partition][result] += 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpusage.experience.finished_jobs import was_gpu_shared
-from gpusage.reports.accuracy import Promises, count_promises
+from gpusage.reports.accuracy import Promises
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
 from gpusage.reports.jobs import count_jobs
 from gpusage.store.rows import Observation
@@ -135,14 +135,14 @@ class PeriodTotals:
     energy: Energy | None
 
 
-def period_totals(observations: Sequence[Observation], least_s: float) -> PeriodTotals:
-    """Return the totals of *observations*."""
+def period_totals(observations: Sequence[Observation], promises: Promises, least_s: float) -> PeriodTotals:
+    """Return the totals of *observations*, whose shares were given with *promises*."""
     return PeriodTotals(
         job_count=count_jobs(observations),
         user_count=len({each.usage.user for each in observations}),
         share_count=count_jobs(filter(had_share, observations)),
         hours=total(amounts_of(each, least_s) for each in observations),
-        promises=count_promises(observations, least_s)[0],
+        promises=promises,
         energy=_energy(observations, least_s),
     )
 

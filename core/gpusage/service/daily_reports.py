@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import msgspec
 
@@ -52,7 +53,9 @@ class DailyReports(PeriodicTask):
         with closing(self._open_store()) as store:
             reader = Reader(
                 store=store,
-                rules=rules_of(configuration, advisor.catalogue),
+                rules=replace(
+                    rules_of(configuration, advisor.catalogue), smallest_shares=advisor.learned.smallest_shares
+                ),
                 accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
                 see=lambda _: self._stop.wait(REST_S),
             )

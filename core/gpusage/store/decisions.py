@@ -161,13 +161,14 @@ class DecisionStore(ABC):
         return unpacked(rows[0][0].partition(" ")[2]) if rows else None
 
     def missing_days(self, until_s: float, form: str = "") -> list[float]:
-        """Return when the days begin that have no report of *form*, from the first run's to *until_s*."""
-        ((first_s,),) = self._rows(f"SELECT MIN(ended_at_s) FROM {self._schema}usage", {}) or ((None,),)  # noqa: S608 - our schema
-        if first_s is None:
+        """Return when the days begin that have no report of *form*, from the first kept run's to *until_s*."""
+        # Not from the earliest time: the clock of one node may stand at 1970.
+        rows = self._rows(f"SELECT ended_at_s FROM {self._schema}usage ORDER BY id LIMIT 1", {})  # noqa: S608 - our schema
+        if not rows:
             return []
         selection = f"SELECT day_s FROM {self._schema}days WHERE report LIKE :form"  # noqa: S608 - our schema
         known = {day_s for (day_s,) in self._rows(selection, {"form": f"{form} %"})}
-        days = range(int(first_s // DAY_S), int(until_s // DAY_S))
+        days = range(int(rows[0][0] // DAY_S), int(until_s // DAY_S))
         return [day * DAY_S for day in days if day * DAY_S not in known]
 
     def find(self, number: str) -> DecisionRecord | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from gpusage.cli import tables
 from gpusage.decisions.advisor import make_advisor
-from gpusage.experience.history import QUANTITIES, GpuLookup, History, write_history
+from gpusage.experience.history import QUANTITIES, GpuLookup, History
 from gpusage.experience.runs import Run, history_runs
 from gpusage.settings.configuration import Configuration
 from gpusage.settings.configuration_file import load_configuration
@@ -20,7 +20,7 @@ from gpusage.store.rows import UsageQuery
 from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
 from gpusage_hooks.units import DAY_S, percent
 from gpusage_lab.history.evaluation import Calibration, evaluate_history
-from gpusage_lab.history.training import fit_history
+from gpusage_lab.history.training import fit_history, write_history
 
 SCHEMA = "gpusage.history-training/1"
 LEAST_RUNS = 100

@@ -19,7 +19,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import ceil, exp, log
+from pathlib import Path
+from statistics import median
 
+import msgspec
+
+from gpusage.cli.user_file import write_output
 from gpusage.experience.history import (
     LARGEST_MARGIN,
     QUANTITIES,
@@ -31,7 +36,6 @@ from gpusage.experience.history import (
     Quantity,
     Window,
     nearness,
-    window_of,
 )
 from gpusage.experience.identity import OTHERS, similarity_keys, user_key
 from gpusage.experience.runs import WINDOW_RUNS, Run
@@ -162,3 +166,18 @@ def _conformal_factor(logarithms: Iterable[float]) -> float:
     ordered = sorted(logarithms)
     rank = min(ceil((len(ordered) + 1) * (1 - MISS_RATE)), len(ordered))
     return min(max(exp(ordered[rank - 1]), 1.0), LARGEST_MARGIN)
+
+
+def window_of(values: Sequence[float]) -> Window:
+    """Return the newest `WINDOW_RUNS` of *values*, of which there is one at least."""
+    newest = values[-WINDOW_RUNS:]
+    return Window(count=len(newest), low=min(newest), middle=median(newest), high=max(newest))
+
+
+def write_history(history: History, path: Path) -> None:
+    """Write *history* to *path*.
+
+    Raises:
+        RequestError: The file cannot be written.
+    """
+    write_output(path, msgspec.json.encode({"schema": "gpusage.history/1", "history": history}).decode())

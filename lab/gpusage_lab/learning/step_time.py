@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.artifacts import Card, ResidualParameters, StepTimeDeviations, StepTimeParameters
+from gpusage.predictors.artifacts import Card, ResidualParameters, StepTimeDeviations, StepTimeParameters, pretrained
 from gpusage.predictors.extrapolation import work_shares
 from gpusage.predictors.times.efficiency import Efficiency
 from gpusage.predictors.work.lowering import forward_flop
@@ -55,7 +55,10 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     fitted = refit(measured, np.arange(len(measured.rows)))
     known = deviations(measured, unseen_family, unseen_gpu)
     shared = shared_shares(pairs_of(measured, unseen_family, unseen_gpu, known))
-    efficiency = replace(fitted.efficiency, deviations=replace(known, **shared))
+    before = pretrained().step_time.deviations  # whose kinds `published.intervals` fits
+    known = replace(known, of_kinds=before.of_kinds, of_settings=before.of_settings)
+    known = replace(known, shared=shared["shared"], shared_own=shared["shared_own"])
+    efficiency = replace(fitted.efficiency, deviations=known)
     return [Artifact(name=NAME, card=_card(measured, unseen_family, unseen_gpu), parameters=_parameters(efficiency))]
 
 
@@ -233,7 +236,7 @@ def _card(measured: Measurements, unseen_family: Array, unseen_gpu: Array) -> Ca
         ranges=ranges(measured),
         known=training_coverage(measured),
         errors=errors,
-        notes=("Remade by: gpusage train --data FOLDER --target step_time", CHOSEN),
+        notes=("Remade by: gpusage train --data FOLDER --target step_time --target intervals", CHOSEN),
     )
 
 

@@ -14,6 +14,7 @@ Cell: TypeAlias = str | float | None
 """A text, a number, or ``None`` where there is nothing to say."""
 TARGETS: dict[str, str] = {
     "step_time": "gpusage_lab.learning.step_time",
+    "intervals": "gpusage_lab.published.intervals",
     "memory": "gpusage_lab.learning.memory",
     "activity": "gpusage_lab.learning.activity",
     "colocation": "gpusage_lab.learning.colocation",

@@ -95,7 +95,7 @@ def _base_weights(text: str) -> str:
 def _quantized(row: PublishedRow, text: str) -> str | None:
     if row.mode in ("train", "finetune"):
         return None
-    return "int8" if "int8" in text else "int4"
+    return "bnb-int8" if "bnb.int8" in text else "int8" if "int8" in text else "int4"
 
 
 def divides_layers(row: PublishedRow) -> bool:

@@ -83,7 +83,7 @@ def runs(data: DataFolder) -> list[MeasuredRun]:
     """Return the runs of all sources whose file is there."""
     sources = {
         "gavel_solo.csv": gavel,
-        "sia_step_times.csv": _sia,
+        "sia_step_times.csv": sia,
         "zeus_power_time.csv": _zeus,
         "torchvision_gpu_bench.csv": _torchvision,
     }
@@ -100,7 +100,7 @@ def gavel(data: DataFolder) -> Iterator[MeasuredRun]:
         yield _run("Gavel", (row["model"], GAVEL[row["model"]]), gpu, (count, int(row["batch_size"])), step_s)
 
 
-def _sia(data: DataFolder) -> Iterator[MeasuredRun]:
+def sia(data: DataFolder) -> Iterator[MeasuredRun]:
     """Yield Sia's placements on one host."""
     rows = data.read("sia_step_times.csv")
     rows = rows[(rows["kind"] == "placements") & rows["app"].isin(SIA_APPS) & rows["gpu"].isin(SIA_GPUS)]

@@ -86,7 +86,7 @@ def append_card(path: Path, key: str, card: str) -> None:
 
 
 TARGET = Path(named_cards.__file__).with_name(named_cards.FILE_NAME)
-LIBRARIES = ("timm", "torchvision", "transformers")
+LIBRARIES = ("diffusers", "timm", "torchvision", "transformers")
 SEQUENCES = (256, 512, 1024)
 """Lengths of text beside the default that users ask for most."""
 
@@ -140,9 +140,9 @@ def torchvision_models() -> Iterator[Named]:
 
 def huggingface_models() -> Iterator[Named]:
     """Yield the models of huggingface.json, those of text at several lengths."""
-    for name in huggingface.known_models():
+    for name, configuration in huggingface.known_models().items():
         yield f"hf:{name}", f"hf:{name}@", partial(huggingface.build_name, name, {})
-        for length in SEQUENCES:
+        for length in SEQUENCES if "model_type" in configuration else ():
             recipe = partial(huggingface.build_name, name, {"seq": (length,)})
             yield f"hf:{name}", f"hf:{name}@seq={length}", recipe
 

@@ -33,6 +33,7 @@ _RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 SANDBOX_RECORD = "installation.json"
 """The file beside the file system of a sandbox's Slurm, by which its programs are known."""
 
+MOST_DIGITS = 11  # of seconds: dates end with the year 9999
 UNKNOWN_JOB = "Invalid job id"
 """In Slurm's answer about one job alone that it does not know, or not any more."""
 
@@ -56,8 +57,10 @@ def run_bytes(*arguments: str, deadline_s: float = DEADLINE_S) -> bytes:
         RequestError: As `run`.
     """
     command = " ".join(arguments)
+    # Seconds since 1970, because an hour of local time comes twice in the night in which clocks are set back.
+    times = {"SLURM_TIME_FORMAT": "%s"} if arguments[0] == "sacct" else {}
     try:
-        done = subprocess.run(arguments, capture_output=True, timeout=deadline_s, check=True, env=environment())
+        done = subprocess.run(arguments, capture_output=True, timeout=deadline_s, check=True, env=environment() | times)
     except OSError as error:  # none, or a folder on the PATH that this user may not look into
         message = (
             f"Command {arguments[0]!r} must be on the PATH; got: {error.strerror}. Install Slurm's client commands."
@@ -185,7 +188,9 @@ def local_time(time_s: float) -> str:
 
 
 def seconds_of(text: str) -> float | None:
-    """Return seconds since 1970 of a time of this host, as `squeue` and `sacct` write it; ``None`` for ``Unknown``."""
+    """Return seconds since 1970 of a time of this host, or of such seconds; ``None`` for ``Unknown``."""
+    if text.isdecimal() and text.isascii() and len(text) <= MOST_DIGITS:
+        return float(text)
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):

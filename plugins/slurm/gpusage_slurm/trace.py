@@ -46,7 +46,6 @@ SECONDS = 60
 MODEL = "model="
 # Of a first line: a large file of another kind is not read whole.
 LONGEST_HEAD = 4096
-MOST_DIGITS = 11  # of seconds: dates end with the year 9999
 MOST_COUNTED = 1 << 50
 """Of a resource: Slurm's counter that was never read is near 2 to the 64."""
 DEADLINE_S = 600.0
@@ -136,7 +135,7 @@ def _delimiter_of(head: str) -> str:
 def _past_job(cells: Cells, steps: Sequence[Cells]) -> PastJob:
     """Return the job in *cells*, by what its *steps* took; or why it is none that ended on GPUs."""
     elapsed, state = cells["ElapsedRaw"], cells.get("State", "").partition(" ")[0]
-    started_at_s, submitted_at_s = _seconds(cells.get("Start", "")), _seconds(cells["Submit"])
+    started_at_s, submitted_at_s = scontrol.seconds_of(cells.get("Start", "")), scontrol.seconds_of(cells["Submit"])
     if not _is_count(elapsed):
         return left_out("ElapsedRaw is not whole seconds")
     if state == "PENDING" or state in GOES_ON:
@@ -199,7 +198,7 @@ def _peak(steps: Iterable[Cells], name: str) -> float | None:
         if taken < MOST_COUNTED:
             tasks, elapsed = step.get("NTasks", ""), step["ElapsedRaw"]
             taken *= int(tasks) if _is_count(tasks) and int(tasks) else 1
-            start_s = _seconds(step.get("Start", "")) or 0.0
+            start_s = scontrol.seconds_of(step.get("Start", "")) or 0.0
             changes += [(start_s, taken), (start_s + max(float(elapsed) if _is_count(elapsed) else 0.0, 1.0), -taken)]
 
     # Of one moment the ends come first.
@@ -213,10 +212,5 @@ def _first_node(nodes: str) -> str:
         return ""
 
 
-def _seconds(text: str) -> float | None:
-    """Return seconds since 1970 of a time as sacct writes it, by default this host's; ``None`` for ``Unknown``."""
-    return float(text) if _is_count(text) else scontrol.seconds_of(text)
-
-
 def _is_count(text: str) -> bool:
-    return text.isdecimal() and text.isascii() and len(text) <= MOST_DIGITS
+    return text.isdecimal() and text.isascii() and len(text) <= scontrol.MOST_DIGITS

@@ -6,12 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpusage.capture import ON_START
+from gpusage_hooks.errors import RequestError
 from observed_programs import broken
+from pythons import python_of
 
 PYTHONS = sorted({sys.executable, *map(str, Path.home().glob(".pyenv/versions/*/bin/python"))})
 """Of pyenv, where it is installed."""
@@ -27,14 +31,41 @@ TORCHES = {
     "failing": "raise ImportError('no such library')",
     "odd": "class nn: Module = None\nname = 1",
 }
+# With -I, Python sees neither of them, but the PyTorch that is installed.
+STARTS = pytest.mark.parametrize(
+    ("torch", "options"),
+    [*((torch, options) for options in ([], ["-S"]) for torch in TORCHES), ("failing", ["-I"])],
+    ids=str,
+)
 
 
-@pytest.mark.parametrize("options", [[], ["-S"], ["-I"]], ids=str)
-@pytest.mark.parametrize("torch", TORCHES)
+@pytest.fixture(scope="module")
+def newest() -> str:
+    """Return the Python of Debian's next release, 3.14 in 2026; skip the test where it cannot be fetched."""
+    try:
+        return str(python_of("forky"))
+    except RequestError as error:
+        pytest.skip(str(error))
+
+
+@STARTS
 @pytest.mark.parametrize("python", PYTHONS)
 def test_it_starts_and_ends_alike(tmp_path: Path, python: str, torch: str, options: list[str]) -> None:
     if python.split("/")[-3].startswith("2.") and "-I" in options:
         pytest.skip("Python 2 has no -I")
+    check_start(tmp_path, python, torch, options)
+
+
+@pytest.mark.nightly
+@STARTS
+def test_it_starts_and_ends_alike_on_the_newest_python(
+    tmp_path: Path, newest: str, torch: str, options: list[str]
+) -> None:
+    check_start(tmp_path, newest, torch, options)
+
+
+def check_start(tmp_path: Path, python: str, torch: str, options: list[str]) -> None:
+    """Check that a program which imports *torch* on *python* ends alike without and with the observer."""
     (tmp_path / "torch.py").write_text(TORCHES[torch])
     (tmp_path / "main.py").write_text(SOURCE)
     shadowed = (
@@ -63,6 +94,28 @@ def test_it_starts_and_ends_alike(tmp_path: Path, python: str, torch: str, optio
         endings.append((done.returncode, output, done.stderr))
     assert endings[0] == endings[1]
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_raised"),
+    [
+        ("TimeoutError", True),  # as another thread raises it in this one
+        ("TimeoutError(110, 'late')", False),
+        ("KeyError", False),
+        ("type('Late', (KeyError,), {'__module__': 'train'})", True),
+        ("KeyboardInterrupt", True),
+    ],
+)
+def test_an_error_in_the_observer_is_the_program_s_if_nothing_here_can_raise_it(error: str, is_raised: bool) -> None:
+    site = str(ON_START / "sitecustomize.py")
+    start: dict[str, Any] = {"__name__": "gpusage start", "__file__": site}
+    with suppress(KeyError):  # it is no module here
+        exec(compile(Path(site).read_text(), site, "exec"), start)  # noqa: S102 - our own
+    try:
+        exec(compile(f"raise {error}", site, "exec"), {})  # noqa: S102 - in the place of the observer's own line
+    except BaseException as raised:
+        ours = raised.with_traceback(raised.__traceback__ and raised.__traceback__.tb_next)
+    assert start["_is_of_signal"](ours) is is_raised
 
 
 @pytest.mark.parametrize(

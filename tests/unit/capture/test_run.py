@@ -109,6 +109,7 @@ def test_no_file_of_the_program_s_folder_runs_before_what_it_writes_is_kept_apar
     assert not list(tmp_path.glob("*-ran"))
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_program_finds_a_terminal_at_its_end_where_it_reads(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -118,6 +119,7 @@ def test_a_program_finds_a_terminal_at_its_end_where_it_reads(tmp_path: Path) ->
     assert (tmp_path / "size").read_text() == "(80, 24)"
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_program_runs_where_there_is_no_terminal(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -153,6 +155,7 @@ def test_a_job_script_becomes_a_card_and_a_comment(tmp_path: Path) -> None:
     assert comment == "--comment=model=plain.card.json,batch=32,mode=train,precision=fp32,optimizer=momentum"
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_card_whose_name_has_spaces_and_commas_has_a_comment_for_the_shell(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -167,6 +170,7 @@ def test_a_card_whose_name_has_spaces_and_commas_has_a_comment_for_the_shell(tmp
     assert request.workload.batch_size == 32
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_without_an_overlay_what_a_program_writes_is_real(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -179,6 +183,7 @@ def test_without_an_overlay_what_a_program_writes_is_real(tmp_path: Path) -> Non
     assert shown["card"]
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_card_without_a_place_lies_in_the_users_cache_and_a_number_that_the_user_gives_is_not_seen(
     tmp_path: Path,
@@ -211,6 +216,7 @@ def test_a_job_is_submitted_with_what_was_seen(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == f"submitted job.sbatch with model={card},{keys}"
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_of_the_programs_of_a_script_the_last_one_with_a_model_is_submitted_with_the_arguments(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -222,6 +228,7 @@ def test_of_the_programs_of_a_script_the_last_one_with_a_model_is_submitted_with
     assert done.stdout.splitlines()[-1] == f"submitted job.sbatch {SCRIPTS / 'plain.py'} with model={card},{keys}"
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_a_job_is_submitted_with_the_words_of_its_user(tmp_path: Path) -> None:
     pytest.importorskip("torch")

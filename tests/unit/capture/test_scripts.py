@@ -53,7 +53,9 @@ EXPECTED = {
     "inference": {"batch": "5", "mode": "infer?", "precision": "fp16-pure"},
     "generate": {"batch": "2", "mode": "infer?", "precision": "fp32", "generate": "8+16"},
     "masked": {"batch": "4", **TRAINS, "optimizer": "adamw"},
-    "values": {"batch": "6?", **TRAINS, "optimizer": "adam"},
+    "values": {"batch": "6", **TRAINS, "optimizer": "adam"},
+    "values_within": {"batch": "6", "mode": "infer?", "precision": "fp32"},
+    "values_at_last": {"batch": "6?", **TRAINS, "optimizer": "sgd"},
     "failing": {"batch": "6", "mode": "train?", "precision": "fp32", "optimizer": "adam?"},
     "hidden_on_gpu": {"batch": "10", **TRAINS, "optimizer": "adam"},
     "autocast_inside": {"batch": "12", **TRAINS, "precision": "bf16", "optimizer": "adamw"},
@@ -89,12 +91,14 @@ MODULES = {
     "images": [("Detector", 28 * 4)],
     "teacher": [("Linear", 84), ("Sequential", 21 * 256 + 257 * 4)],
     "own_loss": [("Linear", 65 * 16), ("Linear", 9 * 64)],
+    "values_within": [("Linear", 3), ("Model", 20 + 10)],
 }
 OTHER_FRAMEWORKS = ("with_jax", "with_tensorflow")
 ENDINGS = {
     **dict.fromkeys(EXPECTED, "cycle"),
     "lstm": "by hand",
     "inference": "inference",
+    "values_within": "inference",
     "generate": "inference",
     "failing": "failed",
 }
@@ -118,7 +122,7 @@ def test_a_script_shows_its_job(name: str, records: Mapping[str, Mapping[str, An
     assert {key: value + marks[mark] for key, (value, mark) in captured.keys.items()} == EXPECTED[name]
     assert captured.ending == ENDINGS[name]
     assert list(captured.modules) == MODULES.get(name, list(captured.modules))
-    if name in ("values", "images"):
+    if name == "values_at_last":
         assert "must take the same way whatever the values of its inputs are" in captured.graph_failure
         assert captured.graph is None
     else:

@@ -101,9 +101,20 @@ def test_a_model_is_described_by_one_sample() -> None:
         "name": "one-layer",
         "source": "one.onnx",
         "node_count": 1,
+        "parameter_count": 32,
+        "active_parameter_count": 32,
         "parameter_bytes": 128,
         "flop": pytest.approx(64, rel=0.1),  # a bias or an activation may be counted, too
     }
+
+
+def test_active_are_the_experts_that_a_token_goes_to() -> None:
+    """Each of 16 tokens goes to 2 of 8 experts of 4 x 4: 32 rows, and 32 of 128 weights."""
+    experts = Node(op_type="GroupedMatMul", inputs=((-32, 4), (8,)), outputs=((-32, 4),), parameters=((8, 4, 4),))
+    nodes, inputs = (*GRAPH.nodes, experts), (("input_ids", (-1, 16)),)
+    graph = replace(GRAPH, nodes=nodes, producers=((-1,), (0,)), inputs=inputs, parameter_count=32 + 128)
+    document = documents.model(graph)
+    assert (document["parameter_count"], document["active_parameter_count"]) == (160, 32 + 32)
 
 
 def test_a_workloads_shape_is_that_of_one_sample_and_inference_has_no_optimizer() -> None:

@@ -15,6 +15,7 @@ from gpusage.devices.catalogue import Catalogue, builtin_catalogue, describe_gpu
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.parallel.links import allreduce_s_per_byte
 from gpusage_hooks.types import Decoding, Gpu, ModelGraph, Workload
+from gpusage_hooks.units import MIB
 
 ROOT = Path(__file__).resolve().parents[3]
 OF_A_CHIP = ("generation", "compute_capability", "board", "calibration")
@@ -155,6 +156,14 @@ def test_a_site_s_row_takes_what_is_known_of_its_generation_and_says_the_rest_it
     linked = replace(row, link_bytes_per_s=h100.link_bytes_per_s)
     assert allreduce_s_per_byte(linked, 8) == allreduce_s_per_byte(h100, 8) < allreduce_s_per_byte(row, 8)
     assert Catalogue([row]).find("h900") is row
+
+
+def test_the_context_that_was_measured_on_one_chip_is_not_that_of_another_of_its_generation() -> None:
+    measured, other = (builtin_catalogue().find(name).context_bytes for name in ("a100-sxm4-40gb", "rtx-3090"))
+    assert measured is not None
+    assert other is not None
+    assert measured.low == measured.value == measured.high == 1443 * MIB
+    assert (other.low, other.value, other.high) == (200 * MIB, 500 * MIB, 1500 * MIB)
 
 
 def test_a_row_that_replaces_another_keeps_what_it_leaves_out() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpusage.devices.catalogue import Catalogue, describe_gpus
-from gpusage.experience.history import read_history, write_history
+from gpusage.experience.history import read_history
 from gpusage_hooks.errors import RequestError
-from gpusage_lab.history.training import fit_history
+from gpusage_lab.history.training import fit_history, write_history
 from past_runs import of_user, past_runs
 
 

@@ -209,7 +209,7 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("compile=one", "Key 'compile' must be one of on, off; got 'one'. Write 'compile=on'."),
         (
             "precision=double",
-            "fp16-pure, bf16-pure, fp8-mixed, int8, int4, fp8, nf4; got 'double'. Choose one of them.",
+            "fp16-pure, bf16-pure, fp8-mixed, int8, int4, fp8, nf4, bnb-int8, w8a8; got 'double'. Choose one of them.",
         ),
         ("mode=infer,checkpointing=on", "belongs to a training job; got 'on'."),
         ("mode=infer,gpus=4", "Key 'gpus' must stand beside 'generate' in inference; got '4'. Add 'generate=512+128'."),
@@ -306,6 +306,10 @@ def test_several_gpus_and_how_they_divide_a_model_are_understood() -> None:
         ("precision=16-true,optimizer=adamw_torch", "fp16-pure", "adamw"),
         ("optimizer=paged_adamw_8bit", "fp32", "adamw8bit"),
         ("lora=8,precision=bnb.nf4,optimizer=paged_adamw_32bit", "nf4", "adamw"),
+        ("lora=8,precision=load_in_8bit,optimizer=adam", "bnb-int8", "adam"),
+        ("lora=8,precision=LLM.int8,optimizer=adam", "bnb-int8", "adam"),
+        ("lora=8,precision=int8-wo,optimizer=adam", "int8", "adam"),
+        ("lora=8,precision=SmoothQuant,optimizer=adam", "w8a8", "adam"),
         ("mode=infer,precision=GPTQ", "int4", "momentum"),
     ],
 )

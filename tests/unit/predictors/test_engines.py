@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,13 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.extrapolation import ENGINE_WARNING
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.times.kernel_times import MOST_SHARE, SM_BYTES_PER_S, sustained_share
 from gpusage.predictors.times.low_precision import DEQUANTIZATION_LAUNCHES
-from gpusage.predictors.times.step_time import ENGINES, MATRIX_SHARE, replays_graph, times_on
+from gpusage.predictors.times.step_time import ENGINES, MATRIX_SHARE, kind_of, replays_graph, times_on
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Decoding, Engine, Gpu, Precision, Workload
 from graphs import language_model
@@ -46,6 +48,34 @@ def test_a_token_takes_the_bytes_of_weights_and_cache_and_a_floor_for_each_kerne
     launches = float(kernels.launches @ kernels.counts)
     expected_s = moved / (MOST_SHARE * A100.bandwidth_bytes_per_s) + ENGINES["vllm"].floor_s * launches
     assert token_s(workload, A100) == pytest.approx(expected_s, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("workload", "kind"),
+    [
+        (Workload(), "train, channels_first"),
+        (Workload(layout="channels_last", gpus=1), "train, channels_last"),
+        (Workload(gpus=2), "train, several GPUs, whole"),
+        (Workload(gpus=8, tensor=2), "train, several GPUs, divided"),
+        (Workload(gpus=8, expert=8), "train, several GPUs, divided"),
+        (Workload(mode="infer", layout="channels_last"), "infer, channels_last"),
+        (Workload(mode="infer", precision="bf16", compile=True, layout="channels_last"), "infer, compiled"),
+        (Workload(mode="infer", engine="tensorrt"), "pass, engine"),
+        (served("eager"), "answer, eager"),
+        (served("vllm"), "answer, engine"),
+        (replace(served("compile"), gpus=2), "answer, engine, several GPUs"),
+    ],
+)
+def test_a_kind_says_how_a_workload_is_run(workload: Workload, kind: str) -> None:
+    assert kind_of(workload) == kind
+
+
+@pytest.mark.parametrize("workload", [served("eager"), served("vllm"), Workload(gpus=8, batch_size=4)])
+def test_a_kind_that_was_seen_has_its_own_width_on_every_gpu(workload: Workload) -> None:
+    width = exp(pretrained().step_time.deviations.of_kinds[kind_of(workload)])
+    for step in WorkloadAnalysis(LLAMA, workload).step_time_s([A100, H20, V100]):
+        assert step.high / step.value == pytest.approx(width)
+        assert step.value / step.low == pytest.approx(width)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +151,12 @@ def test_weights_of_fewer_bits_are_read_sooner_and_widened_for_nothing() -> None
     [
         ("vllm", "fp8", H100, 2),
         ("vllm", "fp8", A100, 1),  # no units: widened first
-        ("tensorrt-llm", "int8", A100, 2),
-        ("tensorrt-llm", "int8", V100, 1),
+        ("tensorrt-llm", "w8a8", A100, 2),
+        ("tensorrt-llm", "w8a8", V100, 1),
+        ("vllm", "w8a8", A100, 2),
+        ("tensorrt-llm", "int8", A100, 1),  # of weights alone, as ...
         ("tensorrt", "int8", A100, 2),
-        ("vllm", "int8", A100, 1),  # of weights alone
+        ("vllm", "int8", A100, 1),  # ... GPTQ's
         ("tensorrt-llm", "int4", H100, 1),
     ],
 )
@@ -172,11 +204,19 @@ def test_a_server_takes_the_gpu_s_memory_and_needs_what_it_needs() -> None:
     assert not any("for the host to launch" in note for note in server.notes)
 
 
-@pytest.mark.parametrize("precision", ["int4", "int8", "nf4", "fp8"])
+@pytest.mark.parametrize("precision", ["int4", "int8", "nf4", "fp8", "bnb-int8", "w8a8"])
 def test_eager_pytorch_launches_more_for_quantised_weights(precision: Precision) -> None:
     plain, quantised = (WorkloadAnalysis(LLAMA, served("eager", name)).passes[1] for name in ("bf16-pure", precision))
     # the layer's six products; the last product of the model stays as it is
     assert quantised.host_counts[1] - plain.host_counts[1] == 6 * DEQUANTIZATION_LAUNCHES[precision]
+
+
+def test_bitsandbytes_int8_takes_several_times_as_long_as_gptqs_and_holds_as_much() -> None:
+    gptq, bitsandbytes = (predicted(LLAMA, served("eager", name), [A100])[0] for name in ("int8", "bnb-int8"))
+    assert bitsandbytes.step_time_s.value > 3 * gptq.step_time_s.value
+    assert bitsandbytes.memory_bytes == gptq.memory_bytes
+    assert any("write precision=bnb-int8" in note for note in gptq.notes)
+    assert not any("write precision=bnb-int8" in note for note in bitsandbytes.notes)
 
 
 def test_an_engine_s_account_adds_up() -> None:

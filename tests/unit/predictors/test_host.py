@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpusage.decisions.advisor import make_advisor
 from gpusage.predictors.sharing.host import HostUncertainty, gpu_time_shares
+from gpusage_hooks.types import Mode, SoloRun, Workload
+from graphs import chain, node
 
 DOUBT = HostUncertainty(launch_s=50e-6, host=0.3, own=0.2)
 SECONDS = st.floats(1e-6, 1e3)
@@ -33,6 +36,22 @@ def test_a_step_far_longer_than_both_waits_for_something_else_such_as_a_loader()
 
 def test_a_step_shorter_than_predicted_keeps_the_gpu_busy() -> None:
     assert working(100e-3, 60e-3, 100) > 0.95
+
+
+def test_a_model_without_kernels_waits_for_its_host() -> None:
+    assert 0.0 < working(0.0, 60e-3, 0) < 0.01
+
+
+def test_a_known_step_of_a_model_of_views_alone_gives_numbers() -> None:
+    views = chain("views", [node("Reshape", [(-1, 3, 8, 8)], (-1, 192))], (-1, 3, 8, 8))
+    advisor = make_advisor()
+    gpus = [advisor.catalogue.find(name) for name in ("v100", "a100")]
+    modes: tuple[Mode, ...] = ("train", "infer")
+    for mode in modes:
+        run = Workload(mode=mode, alone=SoloRun(step_time_s=0.06, gpu=gpus[0].name))
+        for need in advisor.predict(views, run, gpus):
+            figures = (need.step_time_s, need.gpu_utilization, need.sm_activity, need.dram_activity)
+            assert all(0 <= one.low <= one.value <= one.high < 1 for one in figures)
 
 
 @given(SECONDS, SECONDS, st.floats(1, 1e5))

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.extrapolation import GROUPED_WARNING
 from gpusage.predictors.work.layouts import layouts_of
 from gpusage.predictors.work.lowering import fused
 from gpusage.predictors.work.operators import OperatorClass
@@ -148,6 +150,25 @@ def test_a_large_depthwise_filter_with_channels_last_reads_its_input_for_each_of
     # in plain order, and in fp32, there is a kernel for it
     assert WorkloadAnalysis(chain("plain", [depthwise], IMAGE), HALF).lowering.traffic_factor.tolist() == [1]
     assert set(WorkloadAnalysis(graph, replace(HALF, precision="fp32")).lowering.traffic_factor.tolist()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("workload", "weight", "groups", "is_starred"),
+    [
+        (Workload(precision="fp16", layout="channels_last"), (64, 16, 3, 3), 4, True),
+        (Workload(precision="fp16", layout="channels_last"), (64, 1, 3, 3), 64, False),  # depthwise
+        (Workload(precision="fp16", layout="channels_last"), (64, 64, 3, 3), 1, False),
+        (Workload(precision="fp16"), (64, 16, 3, 3), 4, False),
+        (Workload(precision="fp32", layout="channels_last"), (64, 16, 3, 3), 4, False),
+        (replace(HALF, layout="channels_last"), (64, 16, 3, 3), 4, False),
+    ],
+)
+def test_grouped_convolutions_that_train_with_channels_last_have_a_star(
+    workload: Workload, weight: Shape, groups: int, *, is_starred: bool
+) -> None:
+    graph = chain("grouped", [node("Conv", [IMAGE], IMAGE, weight, group=groups)], IMAGE)
+    (warnings,) = WorkloadAnalysis(graph, workload).warnings([builtin_catalogue().find("rtx-3090")])
+    assert (GROUPED_WARNING in warnings) == is_starred
 
 
 def test_a_transpose_to_and_fro_leaves_nothing_behind() -> None:

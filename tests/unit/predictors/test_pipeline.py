@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.decisions.serving import serving_of
+from gpusage.decisions.serving import Server, serving_of
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.explanation import explanation_of
@@ -61,4 +61,4 @@ def test_each_gpu_must_have_a_layer() -> None:
 
 def test_a_server_is_not_predicted_so() -> None:
     with pytest.raises(RequestError, match="GPUs that serve must divide each layer"):
-        serving_of(MISTRAL, replace(ALONE, gpus=4, strategy="pipeline", engine="vllm"), A100)
+        serving_of(Server(MISTRAL, replace(ALONE, gpus=4, strategy="pipeline", engine="vllm"), A100))

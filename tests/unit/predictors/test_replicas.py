@@ -17,10 +17,9 @@ from gpusage.predictors.needs import predicted
 from gpusage.predictors.parallel.data_parallel import (
     GradientTraffic,
     gradient_traffic,
-    step_time_of_replicas,
     waiting_s,
 )
-from gpusage_hooks.types import Interval, Precision, Strategy, Workload
+from gpusage_hooks.types import Precision, Strategy, Workload
 
 FIND = builtin_catalogue().find
 T4 = FIND("t4")
@@ -171,10 +170,3 @@ def test_more_gpus_never_need_more_memory_each_and_never_wait_less(
         if strategy == "ddp":
             assert more.step_time_s.value >= fewer.step_time_s.value
             assert more.step_time_s.high >= fewer.step_time_s.high
-
-
-def test_ends_keep_their_order_and_one_gpu_is_left_alone() -> None:
-    step = Interval(value=1.0, low=0.8, high=1.3)
-    several = step_time_of_replicas(step, replace(TWO, gpus=8), T4, GradientTraffic(1e9, 1e8))
-    assert several.low < several.value < several.high
-    assert step_time_of_replicas(step, Workload(), T4, GradientTraffic(1e9, 1e8)) == step

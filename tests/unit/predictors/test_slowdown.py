@@ -15,7 +15,8 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import share_of
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.types import GpuNeed, Interval, ModelGraph, Node, SoloRun, Workload
+from gpusage_hooks.types import Decoding, GpuNeed, Interval, ModelGraph, Node, SoloRun, Workload
+from gpusage_planning.zoo import load_zoo
 from graphs import convolution_graph
 from sites import announced
 
@@ -185,3 +186,19 @@ def test_a_share_costs_nothing_where_no_node_computes_anything(known: dict[str, 
     half = gpusage.predict(views, gpu="v100", share=50, mode="infer", utilization=known.get("utilization"))
     assert half.slowdown.value == 1.0
     assert half.step_time_s.value > 0
+
+
+VLLM_ON_HALF = {1: 1.54, 2: 1.76, 4: 1.88, 8: 1.86, 16: 1.85, 32: 2.02}
+"""By batch: how many times as long Qwen3-4B took on half of an A100 of 40 GB, as published; 2,048 + 256 tokens."""
+
+
+def test_vllm_on_half_a_gpu_costs_what_was_published_within_a_tenth() -> None:
+    graph, decoding = load_zoo().graph("published:qwen3-4b@128"), Decoding(prompt_tokens=2048, new_tokens=256)
+    a100, run = builtin_catalogue().find("a100-sxm4-40gb"), Workload(mode="infer", precision="bf16", engine="vllm")
+    missed = []
+    for batch, measured in VLLM_ON_HALF.items():
+        served = replace(run, batch_size=batch, generate=decoding)
+        price = advisor().price(graph, served, [a100], (50,))[0][0].slowdown
+        assert price.low <= measured <= price.high
+        missed.append(abs(price.value / measured - 1.0))
+    assert sum(missed) / len(missed) == pytest.approx(0.078, abs=0.001)  # what lab/docs/accuracy.md says

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.decisions.serving import fleet_of, serving_of
+from gpusage.decisions.serving import Server, fleet_of, serving_of
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.needs import predicted
@@ -70,16 +70,16 @@ def test_a_gpu_says_that_it_is_one_of_several_and_that_nobody_measured_them_here
 
 def test_several_gpus_serve_what_one_cannot_hold_and_a_rate_takes_whole_sets_of_them() -> None:
     small = replace(A100, memory_bytes=int(analyze(LLAMA, run(1)).required_bytes([A100])[0].value))
-    assert serving_of(LLAMA, run(1), small).answers == 0
-    assert serving_of(LLAMA, run(4), small).answers > 0
-    fleet = fleet_of(LLAMA, run(4), small, 2000.0, 1.0)
+    assert serving_of(Server(LLAMA, run(1), small)).answers == 0
+    assert serving_of(Server(LLAMA, run(4), small)).answers > 0
+    fleet = fleet_of(Server(LLAMA, run(4), small), 2000.0, 1.0)
     assert fleet is not None
     assert fleet.gpu_count % 4 == 0
     assert fleet.share_percent == 100
 
 
 def test_rates_are_told_per_gpu() -> None:
-    one, four = (serving_of(LLAMA, run(gpus), A100) for gpus in (1, 4))
+    one, four = (serving_of(Server(LLAMA, run(gpus), A100)) for gpus in (1, 4))
     assert four.tokens_per_s < one.tokens_per_s
     assert four.token_s < one.token_s
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from gpusage.reports.accuracy import runs_with_promise
 from gpusage.reports.amounts import Amounts, Rates
 from gpusage.reports.brief import LEAST_SHARES, brief, next_step
 from gpusage.reports.joining import joined
@@ -91,7 +92,7 @@ def test_those_who_were_hurt_come_before_those_who_would_have_been_and_have_name
     out = Observation(usage=usage(decided, granted=HALF, outcome="out_of_memory"), decision=decided)
     fine = withheld(3, gpu_utilization=0.5)
     busy = withheld(4, gpu_utilization=0.99)
-    jobs = hurt_jobs([starved, out, fine, busy], 60.0)
+    jobs = hurt_jobs(runs_with_promise([starved, out, fine, busy], 60.0), 60.0)
     assert [(job.job_id, job.had_share, job.why) for job in jobs] == [
         ("102", True, "ran out of memory"),
         ("101", False, "took more memory than its share has"),
@@ -104,7 +105,8 @@ def test_those_who_were_hurt_come_before_those_who_would_have_been_and_have_name
 
 def test_a_partition_counts_the_shares_that_were_withheld_in_it() -> None:
     runs = [withheld(1, gpu_utilization=0.5), withheld(3, gpu_utilization=0.99), withheld(5, sampled_s=0.0)]
-    (gpu,) = tally_partitions([*runs, Observation(usage=usage(record(7, percent=None)), decision=None)], 60.0)
+    every = [*runs, Observation(usage=usage(record(7, percent=None)), decision=None)]
+    (gpu,) = tally_partitions(every, runs_with_promise(every, 60.0))
     assert gpu == PartitionTally(
         partition="gpu", job_count=4, checks={"kept": 1, "broken": 1, "unknown": 1}, users={"ada": 1}
     )

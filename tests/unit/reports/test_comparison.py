@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpusage.reports.accuracy import Promises
 from gpusage.reports.amounts import Rates
 from gpusage.reports.lines import sections
 from gpusage.reports.report import Period, Report, period_of_month, report_of
@@ -68,7 +69,7 @@ def test_energy_counts_where_the_counter_is_the_jobs_own() -> None:
     own = usage(decided, granted=HALF, energy_j=7.2e6)
     shared, unknown = replace(own, alone_s=100.0), replace(own, energy_j=None)
     runs = [Observation(usage=each, decision=decided) for each in (own, shared, unknown)]
-    energy = period_totals(runs, 60.0).energy
+    energy = period_totals(runs, Promises(), 60.0).energy
     assert energy is not None
     assert (energy.kwh, energy.booked_hours) == (pytest.approx(2.0), 1.0)
-    assert period_totals(runs[1:], 60.0).energy is None
+    assert period_totals(runs[1:], Promises(), 60.0).energy is None

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from gpusage.reports.accuracy import count_promises, prediction_accuracy
+from gpusage.reports.accuracy import count_promises, prediction_accuracy, runs_with_promise
 from gpusage.reports.amounts import Rates, amounts_of, rates_of
 from gpusage.reports.breakdown import ReportRules
 from gpusage.reports.brief import brief
@@ -68,9 +68,8 @@ def test_a_share_that_starved_is_a_broken_promise_and_one_that_had_idle_time_a_k
     starved = usage(decided, granted=HALF, outcome="out_of_memory")
     idle = usage(decided, granted=HALF, started_at_s=NOW_S - 100, ended_at_s=NOW_S)
     full = replace(idle, started_at_s=NOW_S - 200, gpu_utilization=0.99)
-    honoured, withheld = count_promises(
-        [Observation(usage=each, decision=decided) for each in (idle, full, starved)], 60.0
-    )
+    runs = [Observation(usage=each, decision=decided) for each in (idle, full, starved)]
+    honoured, withheld = count_promises(runs_with_promise(runs, 60.0))
     assert (honoured.fulfilled, honoured.broken, honoured.unknown) == (1, 1, 1)
     assert (withheld.fulfilled, withheld.broken, withheld.unknown) == (0, 0, 0)
 
@@ -93,7 +92,7 @@ def test_a_rescued_job_broke_one_promise_in_its_share_and_none_on_its_whole_gpu(
     starved = usage(decided, granted=HALF, outcome="out_of_memory", sampled_s=0.0, alone_s=0.0, gpu_utilization=None)
     again = usage(decided, started_at_s=NOW_S - 100, ended_at_s=NOW_S)
     observations = [Observation(usage=each, decision=decided) for each in (again, starved)]
-    honoured, withheld = count_promises(observations, 60.0)
+    honoured, withheld = count_promises(runs_with_promise(observations, 60.0))
     assert (honoured.fulfilled, honoured.broken, honoured.unknown) == (0, 1, 0)
     assert (withheld.fulfilled, withheld.broken, withheld.unknown) == (0, 0, 0)
     # two hours of a GPU on whose other half nobody was seen, lost

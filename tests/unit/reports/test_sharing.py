@@ -36,6 +36,20 @@ def test_a_light_run_could_have_had_the_smallest_share_at_the_price_of_its_busie
     assert 1.02 < share.slowdown <= RULES.maximum_slowdown
 
 
+def test_a_share_above_half_is_possible_only_beside_the_smallest_that_the_site_has_as_a_decision_has_it() -> None:
+    """A run that takes 9 of 16 GiB needs three quarters."""
+    run = Observation(usage=replace(UNMARKED, memory_bytes=9 * GIB), decision=None)
+
+    def percent(smallest: dict[str, int]) -> int | None:
+        share = possible_share(run, RULES, find_gpu, 60.0, smallest)
+        return share.share_percent if share else None
+
+    assert [percent(smallest) for smallest in ({}, {"": 25}, {"": 50, UNMARKED.gpu: 25})] == [75, 75, 75]
+    assert [percent(smallest) for smallest in ({"": 50}, {"": 100}, {"": 100, "t4": 25})] == [None, None, None]
+    light = Observation(usage=UNMARKED, decision=None)
+    assert possible_share(light, RULES, find_gpu, 60.0, {"": 100}) == share_of()
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.experience.learned import NOTHING_LEARNED
 from gpusage.reports.reading import Reader, rules_of
 from gpusage.service import daily_reports
 from gpusage.service.daily_reports import DailyReports
@@ -37,7 +38,7 @@ def task_at(path: Path) -> DailyReports:
         manager="slurm", version="1", pools=(GpuPool(gpu="t4", site_type="t4", gpu_count=7, free_gpu_count=0),) * 2
     )
     snapshot = SimpleNamespace(
-        advisor=SimpleNamespace(catalogue=builtin_catalogue()),
+        advisor=SimpleNamespace(catalogue=builtin_catalogue(), learned=NOTHING_LEARNED),
         configuration=Configuration(),
         clusters={"slurm": cluster},
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.experience.history import History, write_history
+from gpusage.experience.history import History
 from gpusage.experience.learned import FirstRun, Learned
 from gpusage.experience.runs import runs_of
 from gpusage.service import learner
@@ -19,6 +19,7 @@ from gpusage.store.opening import open_store
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Allocation, DecisionRecord
 from gpusage_hooks.units import DAY_S
+from gpusage_lab.history.training import write_history
 from records import RECORD, USAGE
 
 UNMARKED = replace(USAGE, number="", user_id="1000", granted=Allocation(), alone_s=USAGE.sampled_s)

@@ -39,6 +39,23 @@ def test_what_a_login_shell_says_to_slurms_commands_changes_no_answer(
     assert {f"{name}_LOCAL=1" for name in ("SQUEUE", "SINFO", "SACCT", "SCONTROL")} <= {*variables}
 
 
+def test_sacct_is_asked_for_seconds_because_an_hour_of_local_time_comes_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Berlin 2026-10-25T02:30:00 was at two times, an hour apart; read as local time the later is the earlier."""
+    for name in ("sacct", "squeue"):
+        (tmp_path / name).write_text('#!/bin/sh\necho "$SLURM_TIME_FORMAT"\n')
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert [scontrol.run(name) for name in ("sacct", "squeue")] == ["%s\n", "\n"]
+    assert [scontrol.seconds_of(text) for text in ("1792888200", "1792891800", "9" * 12, "Unknown")] == [
+        1792888200.0,
+        1792891800.0,
+        None,
+        None,
+    ]
+
+
 def test_a_slurm_that_a_site_built_is_found_beside_its_slurm_conf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

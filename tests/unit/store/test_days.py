@@ -45,6 +45,12 @@ def test_a_day_stays_until_a_run_of_it_is_recorded(store: DecisionStore) -> None
     assert store.day(TODAY_S) is None
 
 
+def test_a_clock_that_stands_at_1970_makes_no_other_days_missing(store: DecisionStore) -> None:
+    store.record_usage([replace(USAGE, job_id="6", ended_at_s=TODAY_S - 1)])
+    store.record_usage([replace(USAGE, job_id="7", started_at_s=0.0, ended_at_s=60.0)])
+    assert store.missing_days(TODAY_S + DAY_S) == [TODAY_S - DAY_S, TODAY_S]
+
+
 def test_a_run_that_is_recorded_while_its_day_is_added_up_leaves_the_day_missing(store: DecisionStore) -> None:
     store.record_usage([USAGE])
     store.claim_day(TODAY_S)

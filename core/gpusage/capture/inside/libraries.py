@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gpusage.capture.inside.cuda_on_cpu import CPU
-from gpusage.capture.inside.light import LeftOut
+from gpusage.capture.inside.light import LeftOut, substitute
 from gpusage.capture.inside.observer import Wrapper
 
 _COMPILED_OPTIMIZERS = ("DeepSpeedCPUAdam", "FusedAdam")
@@ -93,29 +93,16 @@ class DeepSpeedEngine(Wrapper):
         module: The program's model.
         optimizer: Its optimizer; ``None`` for inference.
         settings: DeepSpeed's settings.
-        real_class: The real engine, whose other methods do nothing here.
     """
 
     device = CPU
     local_rank = global_rank = global_steps = 0
 
-    def __init__(self, module: nn.Module, optimizer: Any, settings: Mapping[str, Any], real_class: Any) -> None:
+    def __init__(self, module: nn.Module, optimizer: Any, settings: Mapping[str, Any]) -> None:
         super().__init__(module)
         self.optimizer, self.config = optimizer, settings
-        self._real_class = real_class
         self._passes = 0
         self._is_boundary: bool | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the model's attribute *name*, else a function that does nothing for a method of the real engine."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if hasattr(self.module, name):
-                return getattr(self.module, name)
-            if name.startswith("_") or not hasattr(self._real_class, name):
-                raise
-            return lambda *_, **__: None
 
     def backward(self, loss: torch.Tensor, **_: object) -> torch.Tensor:
         """Compute the gradients."""
@@ -205,7 +192,7 @@ def _run_deepspeed_alone(deepspeed: Any, left_out: LeftOut) -> None:
         elif optimizer is None and named:
             optimizer = _inert(named["type"])(weights, **named.get("params", {}))
 
-        engine = DeepSpeedEngine(model, optimizer, settings, deepspeed.DeepSpeedEngine)
+        engine = engine_class(model, optimizer, settings)
         # It casts the weights itself.
         left_out.strategy = f"zero{engine.zero_optimization_stage()}".replace("zero0", "ddp")
         casts = {"bf16": engine.bfloat16_enabled(), "fp16": engine.fp16_enabled()}
@@ -225,6 +212,7 @@ def _run_deepspeed_alone(deepspeed: Any, left_out: LeftOut) -> None:
         if left_out.gpu_count > 1 and not torch.distributed.is_initialized():
             torch.distributed.init_process_group("fake")
 
+    engine_class = substitute(DeepSpeedEngine, deepspeed.DeepSpeedEngine)
     deepspeed.initialize = initialize
     deepspeed.init_distributed = deepspeed.comm.init_distributed = begin
     for name in ("get_rank", "get_world_size", "barrier", "is_initialized"):

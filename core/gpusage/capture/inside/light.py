@@ -154,7 +154,8 @@ def _wrap_alone(left_out: LeftOut) -> None:
         from torch.distributed import fsdp  # takes seconds
 
         anything: Any = fsdp
-        divided = _fully_sharded(SingleProcessModule, fsdp.FullyShardedDataParallel)
+        words = {"strategy": "fsdp", "__getitem__": lambda self, key: self.module[key]}
+        divided = substitute(SingleProcessModule, fsdp.FullyShardedDataParallel, **words)
         for place in (anything, anything.fully_sharded_data_parallel):
             place.FullyShardedDataParallel = divided
         inert = SimpleNamespace(wait=lambda: None)
@@ -175,8 +176,8 @@ class _Nothing(dict[str, Any]):
         """Do nothing."""
 
 
-def _fully_sharded(base: Any, real_class: Any) -> Any:
-    """Return a substitute for FSDP's *real_class*: attributes are the model's, other methods do nothing."""
+def substitute(base: Any, real_class: Any, **words: Any) -> Any:
+    """Return a *base* that passes for *real_class*: its other methods do nothing, all else is the model's."""
 
     def attribute(self: Any, name: str) -> Any:
         try:
@@ -186,8 +187,7 @@ def _fully_sharded(base: Any, real_class: Any) -> Any:
 
     names = [name for name in vars(real_class) if callable(getattr(real_class, name)) and not hasattr(base, name)]
     methods = {name: staticmethod(lambda *_, **__: _Nothing()) for name in names if not name.startswith("_")}
-    words = {"strategy": "fsdp", "__getattr__": attribute, "__getitem__": lambda self, key: self.module[key]}
-    return type("FullyShardedDataParallel", (base,), {**methods, **words})
+    return type(real_class.__name__, (base,), {**methods, "__getattr__": attribute, **words})
 
 
 def _join_alone(left_out: LeftOut) -> None:

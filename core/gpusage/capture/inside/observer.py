@@ -154,10 +154,10 @@ class Observer:
         jit: Any = torch.jit
         is_other = module_class.__call__ is not self._observed or jit.is_tracing()
         is_other = is_other or ("forward" in vars(module) and hasattr(module, "training_step"))
-        is_put_into_a_model = _is_of_keras(module) and not any(
-            isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs))
-        )
-        if is_other or is_put_into_a_model or next(weights_of(module), None) is None:
+        # Without a tensor, a layer of Keras is put into a model.
+        is_of_keras = any(each.__module__.partition(".")[0] == "keras" for each in type(module).__mro__)
+        is_put = is_of_keras and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs)))
+        if is_other or is_put or next(weights_of(module), None) is None:
             before, self._passed = self._passed, self._passed | {id(outer)}
             try:
                 return self.original(outer, *args, **kwargs)
@@ -236,16 +236,16 @@ def weights_of(module: nn.Module) -> Iterator[nn.Parameter]:
             yield weight
 
 
+def has_parts(module: nn.Module) -> bool:
+    """Return whether a module within *module* has weights."""
+    return any(next(weights_of(part), None) is not None for part in module.children())
+
+
 def with_gradient(optimizer: Any) -> list[torch.Tensor]:
     """Return the weights that *optimizer* updates now."""
     # By their gradients, because some programs switch ``requires_grad`` off in between.
     with torch._C.DisableTorchFunction():
         return [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
-
-
-def _is_of_keras(module: nn.Module) -> bool:
-    """Return whether *module* is from Keras, which has its own optimizers and training loop."""
-    return any(each.__module__.partition(".")[0] == "keras" for each in type(module).__mro__)
 
 
 def _generated() -> tuple[int, int] | None:

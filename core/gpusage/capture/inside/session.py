@@ -13,8 +13,8 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -25,8 +25,8 @@ from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu, for_a_tracer, pretend_
 from gpusage.capture.inside.hollow import HollowCalls
 from gpusage.capture.inside.libraries import make_libraries_light
 from gpusage.capture.inside.light import LeftOut, make_light
-from gpusage.capture.inside.observer import Call, Observer, weights_of, with_gradient
-from gpusage.capture.inside.step import MAXIMUM_FAILURE_CHARACTERS, Observation, record_of_step
+from gpusage.capture.inside.observer import Call, Observer, has_parts, with_gradient
+from gpusage.capture.inside.step import MAXIMUM_FAILURE_CHARACTERS, Observation, record_of_step, step_calls, why_unread
 from gpusage.graphs.card.text import to_document
 
 INFERENCE_CALLS = 3
@@ -50,7 +50,7 @@ class Session:
         self._backward_counts: list[int] = []
         self._before: Counter[int] = Counter()
         self._accumulate: int | None = None
-        self._is_full = False
+        self._has_cycle = self._is_full = self._is_aside = self._is_late = False
         self._hollow = HollowCalls()
         self._earlier: list[Call] = []
         self._computed: set[int] = set()
@@ -59,7 +59,7 @@ class Session:
     def run(self, program: Sequence[str]) -> NoReturn:
         """Run *program*, a script or ``-m`` and a module with its arguments, and send the record."""
         # At its time limit the parent sends SIGTERM, and waits a little for the record.
-        signal.signal(signal.SIGTERM, lambda *_: self.finish("time"))
+        signal.signal(signal.SIGTERM, self._end_of_time)
         # To the program's own processes the signal says something else.
         os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
         # The program shares a login node with others.
@@ -97,55 +97,83 @@ class Session:
 
     def finish(self, ending: str, failure: str = "") -> NoReturn:
         """Send the record, and end this process at once: nothing of the program may run any more."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with self._aside():
+            self._end(self._record(ending, failure))
+
+    def _finish_if_read(self, ending: str) -> None:
+        """Finish, unless the graph cannot be read: then modules without a graph are taken apart in the next cycle."""
+        self._is_full = True
+        with self._aside():
+            record = self._record(ending)
+            step = step_calls(self._observation())[1] if record.get("graph_failure") else []
+            unread = [(call, why) for call in step if has_parts(call.module) and (why := why_unread(call))]
+            if not unread:
+                self._end(record)
+        for call, why in unread:
+            self.real_calls.setdefault(type(call.module).__name__, why)
+            call.count, self.observer.apart[id(call.module)] = 0, call
+        self._begin_cycle()
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Let PyTorch be as it is without our calls and the program's modes, in any of which it may have stopped."""
         module_class: Any = nn.Module
-        module_class.__call__ = self.observer.original
-        # The program may have stopped inside any mode; the card needs none of them.
-        while torch._C._len_torch_function_stack():
-            torch._C._pop_torch_function_stack()
-        frameworks = [name for name in ("tensorflow", "jax", "keras") if name in sys.modules]
+        before, module_class.__call__, self._is_aside = module_class.__call__, self.observer.original, True
+        modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+        frozen = [weight for weight in self._trained.values() if not weight.requires_grad]
+        try:
+            with torch.enable_grad(), CudaOnCpu(), for_a_tracer():
+                for weight in frozen:
+                    weight.requires_grad_()
+                yield
+        finally:
+            for weight in frozen:
+                weight.requires_grad_(False)
+            for mode in reversed(modes):
+                torch._C._push_on_torch_function_stack(mode)
+            module_class.__call__, self._is_aside = before, False
+        if self._is_late:
+            self.finish("time")
+
+    def _end_of_time(self, *_: object) -> None:
+        self._is_late = True
+        if not self._is_aside:
+            self.finish("time")
+
+    def _record(self, ending: str, failure: str = "") -> dict[str, Any]:
         record: dict[str, Any] = {
             "ending": ending,
             "failure": failure[:MAXIMUM_FAILURE_CHARACTERS],
-            "frameworks": frameworks,
+            "frameworks": [name for name in ("tensorflow", "jax", "keras") if name in sys.modules],
         }
-
         try:
             if self.observer.calls or self._earlier:
                 self.send({"stage": "the card"})
-                with torch.enable_grad(), CudaOnCpu(), for_a_tracer():
-                    record |= self._observed()
+                seen, graph = record_of_step(self._observation())
+                real_calls = dict(list(self.real_calls.items())[:3])
+                record |= {**seen, "real_calls": real_calls, "graph": None if graph is None else to_document(graph)}
         except BaseException as error:  # the record has the reason; the keys count without a graph
             traceback.print_exc()
             record["graph_failure"] = str(error)[:MAXIMUM_FAILURE_CHARACTERS] or type(error).__name__
+        return record
 
+    def _end(self, record: dict[str, Any]) -> NoReturn:
         self.send({"record": record})
         sys.stdout.flush()
         sys.stderr.flush()
         # No handler of the program's, and no wait for its threads.
         os._exit(0)
 
-    def _observed(self) -> dict[str, Any]:
-        for weight in self._trained.values():
-            weight.requires_grad_()
+    def _observation(self) -> Observation:
         # A full cycle has all calls of a step, and nothing else; without one, an evaluation may have come last.
-        updated = self._accumulate is not None and not self._is_full
-        calls = self._earlier if updated else self.observer.calls or self._earlier
-        observation = Observation(
+        calls = self._earlier if self._has_cycle and not self._is_full else self.observer.calls or self._earlier
+        return Observation(
             calls=sorted(calls, key=lambda call: self._places[id(call.module)]),
             optimizers=self._optimizers or self._live,
             accumulate=self._accumulate,
             is_full=self._is_full,
             left_out=self.left_out,
         )
-
-        record, graph = record_of_step(observation)
-
-        return {
-            **record,
-            "real_calls": dict(list(self.real_calls.items())[:3]),
-            "graph": to_document(graph) if graph is not None else None,
-        }
 
     def _replace(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._places.setdefault(id(call.module), len(self._places))
@@ -158,14 +186,15 @@ class Session:
         calls.count += is_apart
         is_inference = not (call.has_gradient or self._live or call.outer)
         if is_inference and (call.generated or calls.count >= INFERENCE_CALLS):
-            self.finish("inference")
+            self._finish_if_read("inference")
+            is_apart = id(call.module) in self.observer.apart
         if not (is_apart or id(call.module) in self._computed):
             try:
                 return self._hollow.call(call, args, kwargs)
             except Exception as error:  # some modules need values, as in a condition on a tensor
                 name = type(call.module).__name__
                 self.real_calls.setdefault(name, f"{type(error).__name__}: {error}"[:MAXIMUM_FAILURE_CHARACTERS])
-                is_apart = any(next(weights_of(part), None) is not None for part in call.module.children())
+                is_apart = has_parts(call.module)
         if is_apart:
             # Its parts may run on shapes, and what lies between them is computed.
             self.observer.calls = [each for each in self.observer.calls if each is not call]
@@ -199,7 +228,7 @@ class Session:
         def count_backward(*args: Any, **kwargs: Any) -> None:
             session._backward_count += 1
             if not session._live and session._backward_count >= BACKWARD_CALLS:
-                session.finish("by hand")
+                session._finish_if_read("by hand")
             backward(*args, **kwargs)
 
         optimizer_class.__init__ = begin_observed
@@ -224,13 +253,16 @@ class Session:
         if optimizer is not self._optimizers[0]:
             return
 
-        # The first cycle has no beginning, so only the second one is full.
-        if self._accumulate is not None:
-            self._accumulate, self._is_full = self._passes(), True
-            self.finish("cycle")
-        self._accumulate = self._passes()
+        # The first cycle has no beginning, and may have had an evaluation; so only the second one is full.
+        is_first, self._accumulate = self._accumulate is None, self._passes()
+        if is_first:
+            self._begin_cycle()
+        else:
+            self._finish_if_read("cycle")
+
+    def _begin_cycle(self) -> None:
         self._begin_segment()
-        # What came before the first update may have been an evaluation, so the next cycle counts.
+        self._has_cycle, self._is_full = True, False
         self._before, self._backward_count = self._hollow.backward_counts.copy(), 0
         self._backward_counts.clear()
 

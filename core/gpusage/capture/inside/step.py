@@ -18,7 +18,7 @@ from gpusage.capture.inside.light import LeftOut
 from gpusage.capture.inside.observer import AUTOCAST, Call, Shape, parts_of, weights_of
 from gpusage.devices.precisions import PURE
 from gpusage.graphs.torch.batches import Batch, sample_count
-from gpusage.graphs.torch.module import graph_from_module, has_channels_last
+from gpusage.graphs.torch.module import CHECKPOINTING, graph_from_module, has_channels_last
 from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE
 from gpusage_hooks.types import ModelGraph
 
@@ -33,7 +33,6 @@ _OPTIMIZERS: Mapping[str, str] = {
 }
 # A generating model's cache from call to call: a second run of the call would fill it twice.
 _CACHES = frozenset({"past_key_values", "cache_position", "use_cache"})
-_CHECKPOINTS = ("gradient_checkpointing", "grad_checkpointing")
 # Part of the weights: Keras counts moving averages as untrained weights.
 _ALMOST_ALL = 0.995
 _MOST_INFERENCE_CALLS = 8
@@ -166,7 +165,7 @@ def record_of_step(observation: Observation) -> tuple[dict[str, Any], ModelGraph
     graph, failure = None, ""
     with _precisions_inside() as precisions:
         try:
-            graph = step_graph(observation)
+            graph = _graph_of(calls)
         except Exception as error:  # the keys are worth recording without a graph
             failure = str(error)[:MAXIMUM_FAILURE_CHARACTERS]
 
@@ -199,27 +198,32 @@ def job_keys(observation: Observation, graph: ModelGraph | None, computed: str |
     return keys
 
 
-def step_graph(observation: Observation) -> ModelGraph:
-    """Return the graph of a step, by the reader of modules.
+def why_unread(call: Call) -> str:
+    """Return why *call* has no graph, or nothing: it may know values of its inputs, which a graph does not."""
+    try:
+        _graph_of([call])
+    except Exception as error:  # whatever a module of the program raises on shapes
+        return str(error.__cause__ or error)[:MAXIMUM_FAILURE_CHARACTERS]
+    return ""
+
+
+def _graph_of(calls: Sequence[Call]) -> ModelGraph:
+    """Return the graph of a step of *calls*, by the reader of modules.
 
     Raises:
         GraphError: A module cannot run on shapes.
     """
-    _, calls = step_calls(observation)
     inputs = []
     for call in calls:
         args, kwargs = call.arguments(_on_meta)
-        inputs.append((args, {name: each for name, each in kwargs.items() if not _is_cache(name, each)}))
+        # transformers 5.24 calls a `DynamicCache` ``cache``.
+        caches = _CACHES | {name for name, each in kwargs.items() if type(each).__name__.endswith("Cache")}
+        inputs.append((args, {name: each for name, each in kwargs.items() if name not in caches}))
     if len(calls) == 1:
         return graph_from_module(calls[0].module, inputs[0][0], keywords=inputs[0][1])
 
     names = dict.fromkeys(type(call.module).__name__ for call in calls)
     return graph_from_module(_Step(calls), tuple(inputs), name="+".join(names))
-
-
-def _is_cache(name: str, value: Any) -> bool:
-    """Return whether an argument is a generating model's cache; transformers 5.24 calls a `DynamicCache` ``cache``."""
-    return name in _CACHES or type(value).__name__.endswith("Cache")
 
 
 def _on_meta(leaf: Any) -> Any:
@@ -279,7 +283,7 @@ def _training(observation: Observation, calls: Sequence[Call]) -> dict[str, Key]
     if 0 < trained < _ALMOST_ALL * total:
         keys["trainable"] = Key(value=f"{trained / total:.4g}")
     has_attribute = any(
-        getattr(part, name, False) is True for module in modules for part in parts_of(module) for name in _CHECKPOINTS
+        getattr(part, name, False) is True for module in modules for part in parts_of(module) for name in CHECKPOINTING
     )
     if observation.left_out.is_checkpointed or has_attribute:
         keys["checkpointing"] = Key(value="on")

@@ -15,17 +15,24 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 def _is_of_signal(error):
     """Return whether a handler of a signal raised *error*, which happened to come while we looked.
 
-    Python gives a handler the frame that it interrupts; Control-C has none, and neither has what another thread raises.
+    Python gives a handler the frame that it interrupts, which it may forget. Control-C has no frame, nor has what
+    another thread raises, or a handler in C: of these only a built-in error with no sign of its own passes for ours.
     """
     frame, trace = None, error.__traceback__
     try:
+        signals = sys.modules["_signal"]
+        handlers = [signals.getsignal(number) for number in range(1, signals.NSIG)]
+        codes = [each.__code__ for each in handlers if type(each) in (type(_is_of_signal), type(_Finder().find_spec))]
         while trace is not None:
             interrupted, frame, trace = frame, trace.tb_frame, trace.tb_next
             for local in frame.f_locals.values():
                 if interrupted and any(each is interrupted for each in (local if type(local) is tuple else (local,))):
                     return True
+            if interrupted and frame.f_code in codes:
+                return True
         is_ours = frame is not None and os.path.dirname(frame.f_code.co_filename) == _FOLDER
-        return isinstance(error, KeyboardInterrupt) or (is_ours and type(error).__module__ != "builtins")
+        is_theirs = type(error).__module__ != "builtins" or (isinstance(error, OSError) and error.errno is None)
+        return isinstance(error, KeyboardInterrupt) or (is_ours and is_theirs)
     except Exception:  # the program forbids such looks
         return False
 

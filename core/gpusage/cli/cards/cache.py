@@ -6,10 +6,11 @@ import errno
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from gpusage.boundary.atomic_file import atomic_write
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 MAXIMUM_CARD_CHARACTERS = 16 * 1024
@@ -22,15 +23,15 @@ def user_cache() -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "gpusage"
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write *content* atomically; without space or permission it is not cached."""
+def write_atomically(path: Path, text: str) -> None:
+    """Write *text* atomically; without space or permission it is not cached."""
     with suppress(OSError):
         make_own_folder(path.parent)
-        _write(path, content, mode=0o600)
+        atomic_write(path, text, mode=0o600)
 
 
-def write_for_all_users(path: Path, content: bytes) -> None:
-    """Write *content* atomically, readable for every user, as are the folders that it creates.
+def write_for_all_users(path: Path, text: str) -> None:
+    """Write *text* atomically, readable for every user, as are the folders that it creates.
 
     Raises:
         OSError: It cannot be written.
@@ -40,21 +41,7 @@ def write_for_all_users(path: Path, content: bytes) -> None:
     for folder in reversed(missing):
         folder.mkdir()
         folder.chmod(0o755)  # whatever the umask
-    _write(path, content, mode=0o644)
-
-
-def _write(path: Path, content: bytes, *, mode: int) -> None:
-    # In the same folder, so that the replacement is one step.
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), mode)
-
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    atomic_write(path, text, mode=0o644)
 
 
 def read_card(path: Path) -> str | None:

@@ -56,7 +56,7 @@ class CachedAdvisor(Advisor):
         # A key of SHA-256 does not clash, but a file may be damaged.
         if [need.gpu for need in needs] != [gpu.name for gpu in gpus]:
             needs = Advisor.predict(self, graph, workload, gpus)  # no super() in a class with slots
-            write_atomically(path, msgspec.json.encode(needs))
+            write_atomically(path, msgspec.json.encode(needs).decode())
         return needs
 
 

@@ -94,7 +94,7 @@ def keep_card(run: RecordedRun, captured: Captured, graph: ModelGraph) -> Path:
     write_file(graph, card)
     seen = {"keys": dict(captured.keys), "modules": captured.modules}
     document = {**seen, "program_digest": run.document["program_digest"]}
-    write_atomically(card.with_name("captured"), json.dumps(document).encode())
+    write_atomically(card.with_name("captured"), json.dumps(document))
     return card
 
 

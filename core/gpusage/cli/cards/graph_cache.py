@@ -35,7 +35,7 @@ MAXIMUM_CONFIGURATION_BYTES = 1024 * 1024
 MAXIMUM_GRAPH_BYTES = 16 * 1024 * 1024
 _FORMAT = "1"
 _READERS = ("graphs/**/*",)
-_LIBRARIES = ("torch", "transformers")
+_LIBRARIES = ("torch", "transformers", "diffusers")
 
 
 def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -54,9 +54,9 @@ def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]
         pass
     # A person waits many seconds, once; a script needs no word of it.
     if sys.stderr.isatty():
-        click.echo(f"Building {source} with transformers; the next call finds it in {path.parent}.", err=True)
+        click.echo(f"Building {source} on shapes alone; the next call finds it in {path.parent}.", err=True)
     graph = advisor.read(source, shape)
-    write_atomically(path, compact_json(to_document(graph)).encode("utf-8"))
+    write_atomically(path, compact_json(to_document(graph)))
     return graph
 
 

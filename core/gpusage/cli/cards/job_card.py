@@ -111,7 +111,7 @@ def _write_site_card(comment: str, folder: Path) -> str:
     request = parse_model(comment)
     card = _read_model(request)
     try:
-        write_for_all_users(folder / cache_key(request), f"{card}\n".encode("ascii"))
+        write_for_all_users(folder / cache_key(request), f"{card}\n")
         open_to_all = folder.stat().st_mode & _FOR_ALL == _FOR_ALL
     except OSError as error:
         message = f"Folder '{folder}' must be one that cards can be written to; got: {error}. Run this as root."
@@ -153,7 +153,7 @@ def card_of(request: ModelRequest, cache: Path | None = None) -> str:
     card = _find_card(path)
     if card is None:
         card = _read_model(request)
-        write_atomically(path, f"{card}\n".encode("ascii"))
+        write_atomically(path, f"{card}\n")
     return card
 
 

@@ -48,7 +48,7 @@ class Bill(NamedTuple):
         priced = [(gpu, cost) for gpu, cost in zip(self.gpus, self.costs, strict=True) if cost is not None]
         if priced:
             costs = ", ".join(f"{gpu} {tables.interval_text(cost)}" for gpu, cost in priced)
-            tables.show(f"The run costs, by the site's prices: {costs}.")
+            tables.show(f"The run costs, by its price per hour: {costs}.")
         if self.deadline_s is None:
             return
 
@@ -64,8 +64,10 @@ class Bill(NamedTuple):
             )
 
 
-def bill_of(needs: Sequence[GpuNeed], run: Workload, deadline_s: float | None, catalogue: Catalogue) -> Bill:
-    """Return what a *run* costs on all its GPUs, of each type of *needs*, by the site's configuration.
+def bill_of(
+    needs: Sequence[GpuNeed], run: Workload, deadline_s: float | None, catalogue: Catalogue, own: str | None
+) -> Bill:
+    """Return what a *run* costs on all its GPUs, of each type of *needs*, by `prices`.
 
     Raises:
         RequestError: There is a deadline, and nobody said how many steps there are; or a price is below 0.
@@ -74,7 +76,7 @@ def bill_of(needs: Sequence[GpuNeed], run: Workload, deadline_s: float | None, c
         message = "Option --deadline needs the number of steps; got none. Add --steps."
         raise RequestError(message)
     # A price is of one GPU for an hour.
-    prices = {gpu: price * run.gpus for gpu, price in site_prices(catalogue).items()}
+    prices = {gpu: price * run.gpus for gpu, price in prices_per_hour(catalogue, own).items()}
     runs = [run_of(need, run.steps, prices.get(need.gpu)) for need in needs]
 
     cheapest = None
@@ -87,18 +89,32 @@ def bill_of(needs: Sequence[GpuNeed], run: Workload, deadline_s: float | None, c
     return Bill(tuple(need.gpu for need in needs), tuple(run.cost for run in runs), deadline_s, cheapest)
 
 
-def site_prices(catalogue: Catalogue) -> Mapping[str, float]:
-    """Return the site's price of an hour, by the catalogue's names."""
-    configuration, _ = read_configuration()
+def prices_per_hour(catalogue: Catalogue, own: str | None = None) -> Mapping[str, float]:
+    """Return the price of an hour by the catalogue's names: the user's *own* (``2.5``, ``t4=1,v100=2``), or the site's.
+
+    Raises:
+        RequestError: A price is no number of at least 0, or not of a GPU.
+    """
+    configured = read_configuration()[0].money.price_per_hour if own is None else {}
+    try:
+        pairs = [pair.rpartition("=") for pair in own.split(",")] if own is not None else []
+        named = {name.strip(): float(price) for name, _, price in pairs}
+    except ValueError as error:
+        message = f"Option --price must be a price, or GPU=PRICE joined by commas; got {own!r}. Correct it."
+        raise RequestError(message) from error
+    if "" in named:
+        named = dict.fromkeys((gpu.name for gpu in catalogue), named[""])
+
     prices: dict[str, float] = {}
-    for name, price in configuration.money.price_per_hour.items():
+    for name, price in (named or configured).items():
+        where = "Option --price" if named else f"Key 'money.price_per_hour.{name}'"
         if not 0 <= price < float("inf"):
-            message = f"Key 'money.price_per_hour.{name}' must be a number of at least 0; got {price!r}. Change it."
+            message = f"{where} must be a number of at least 0; got {price!r}. Change it."
             raise RequestError(message)
         try:
             prices[catalogue.find(name).name] = price
         except DeviceError as error:
-            message = f"Key 'money.price_per_hour.{name}' must name a GPU of the catalogue. {error}"
+            message = f"{where} must name a GPU of the catalogue. {error}"
             raise RequestError(message) from error
 
     return prices

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpusage.cli import documents, tables
+from gpusage.decisions.advisor import advisor
+from gpusage.devices.shares import memory_cap_bytes
 from gpusage.predictors.intervals import scaled
 from gpusage_hooks.types import GpuNeed, ModelGraph, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -54,6 +56,13 @@ def notes(needs: Sequence[GpuNeed]) -> list[str]:
     return list(dict.fromkeys(note for need in needs for note in need.notes))
 
 
+def miss_word(need: GpuNeed) -> str:
+    """Return ``tight`` where memory whose upper end does not fit is expected to, by its point, else ``no``."""
+    whole, percent = advisor().catalogue.find(need.gpu).memory_bytes, need.share_percent
+    room = whole if percent == WHOLE_PERCENT else memory_cap_bytes(whole, percent)
+    return "tight" if need.required_bytes.value <= room else "no"
+
+
 def columns(needs: Sequence[GpuNeed], run: Workload | None = None, *, has_batch: bool = False) -> list[tables.Column]:
     """Return the columns of a table of *needs*.
 
@@ -84,7 +93,7 @@ def cells(
         *share,
         tables.time_text(need.step_time_s),
         tables.memory_text(need.required_bytes),
-        "yes" if need.fits else "no",
+        "yes" if need.fits else miss_word(need),
         # Empty where a run fails with less than it takes: then both are one figure.
         "" if need.memory_bytes == need.required_bytes else tables.memory_text(need.memory_bytes),
         tables.share_text(need.gpu_utilization),
@@ -135,6 +144,8 @@ def describe_model(graph: ModelGraph) -> str:
     """Return what a model is, in one line."""
     document = documents.model(graph)
     nodes, parameters = f"{graph.source}: {document['node_count']} nodes", tables.count_text(graph.parameter_count)
+    if document["active_parameter_count"] < graph.parameter_count:
+        parameters += f" ({tables.count_text(document['active_parameter_count'])} active)"
     return f"{nodes}, {parameters} parameters, {tables.count_text(document['flop'])}FLOP forward per sample"
 
 

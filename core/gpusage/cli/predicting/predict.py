@@ -33,6 +33,14 @@ if TYPE_CHECKING:
     from gpusage.predictors.explanation import Explanation
 
 SCHEMA = "gpusage.predict/1"
+# Options that mean nothing without one of others: its value, theirs, and what to add.
+_NEEDED = (
+    ("--rate", "requests_per_s", ("serves",), "--serve"),
+    ("--batched-tokens", "batched_tokens", ("serves",), "--serve"),
+    ("--fp8-cache", "has_narrow_cache", ("serves",), "--serve"),
+    ("--p99", "first_token_s", ("requests_per_s",), "--rate"),
+    ("--price", "price", ("serves", "steps"), "--serve or --steps"),
+)
 
 
 class Response(NamedTuple):
@@ -55,12 +63,10 @@ def predict(
     **run: Any,  # options
 ) -> None:
     """Predict what each MODEL needs on each GPU: time, memory, utilization."""
-    if run["requests_per_s"] is not None and not run["serves"]:
-        message = "Option --rate needs --serve; got it alone. Add --serve."
-        raise click.UsageError(message)
-    if run["first_token_s"] is not None and run["requests_per_s"] is None:
-        message = "Option --p99 needs --rate; got it alone. Add --rate 5/s."
-        raise click.UsageError(message)
+    for option, name, others, words in _NEEDED:
+        if run[name] and not any(run[other] for other in others):
+            message = f"Option {option} needs {words}; got it alone. Add {words}."
+            raise click.UsageError(message)
     if run["serves"]:
         from gpusage.cli.predicting import serve
 
@@ -193,7 +199,7 @@ def _response(prediction: Prediction, run: Mapping[str, Any], *, is_named: bool,
     if workload.steps is not None or run["deadline_s"] is not None:
         from gpusage.cli.predicting import money
 
-        bill = money.bill_of(needs, workload, run["deadline_s"], advisor().catalogue)
+        bill = money.bill_of(needs, workload, run["deadline_s"], advisor().catalogue, run["price"])
     if not explains:
         return Response(prediction, (), bill)
 
@@ -251,6 +257,10 @@ def _document(answer: Response, *, explains: bool) -> dict[str, Any]:
     graph, run, needs, first = answer.prediction
     new_tokens = run.generate.new_tokens if run.generate else None
     rows = [documents.need(need, first=first, steps=run.steps, new_tokens=new_tokens) for need in needs]
+    rows = [
+        {**row, "fit": "yes" if need.fits else need_table.miss_word(need)}
+        for row, need in zip(rows, needs, strict=True)
+    ]
     if explains:
         from gpusage.cli.predicting import explain
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from gpusage.cli import documents, options, tables
 from gpusage.cli.cards.graph_cache import read_graph
-from gpusage.cli.predicting.money import site_prices
+from gpusage.cli.predicting.money import prices_per_hour
 from gpusage.decisions.advisor import advisor
 from gpusage.decisions.prediction import request_with_model_settings
-from gpusage.predictors.intervals import interval_around
+from gpusage.devices.precisions import FLOAT_BYTES
+from gpusage.predictors.intervals import interval_around, scaled
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS
-from gpusage_hooks.types import Gpu, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 if TYPE_CHECKING:
@@ -102,14 +103,17 @@ def _gpus(names: Sequence[str], engine: Engine) -> list[Gpu]:
 
 
 def _document(graph: ModelGraph, workload: Workload, gpu: Gpu, run: Mapping[str, Any]) -> dict[str, Any]:
-    from gpusage.decisions.serving import fleet_of, serving_of  # numpy
+    from gpusage.decisions.serving import BLOCK_TOKENS, Server, fleet_of, serving_of  # numpy
+    from gpusage.predictors.times.step_time import cache_bytes
 
-    serving, rate = serving_of(graph, workload, gpu), run["requests_per_s"]
+    cache_share = 1.0 / cache_bytes(workload, FLOAT_BYTES[workload.precision]) if run["has_narrow_cache"] else 1.0
+    server = Server(graph, workload, gpu, run["batched_tokens"], cache_share)
+    serving, rate = serving_of(server), run["requests_per_s"]
     document: dict[str, Any] = {
         "gpu": serving.gpu,
         "answers": serving.answers,
-        "kv_block_count": serving.block_count,
-        "longest_tokens": serving.longest_tokens,
+        "kv_block_count": documents.interval(serving.blocks),
+        "longest_tokens": documents.interval(scaled(serving.blocks, BLOCK_TOKENS)),
     }
     if serving.answers:  # a GPU that can serve no answer has no figures
         values = {
@@ -117,14 +121,14 @@ def _document(graph: ModelGraph, workload: Workload, gpu: Gpu, run: Mapping[str,
             "tokens_per_s_per_user": serving.user_tokens_per_s,
             "tokens_per_s": serving.tokens_per_s,
         }
-        price_per_hour = site_prices(advisor().catalogue).get(gpu.name)
+        price_per_hour = prices_per_hour(advisor().catalogue, run["price"]).get(gpu.name)
         if price_per_hour is not None:
             values["cost_per_million_tokens"] = price_per_hour / HOUR_S / serving.tokens_per_s * MILLION
         document |= {name: documents.interval(interval_around(value, serving.factor)) for name, value in values.items()}
 
     if rate is not None:
         limit_s = run["first_token_s"]
-        fleet = fleet_of(graph, workload, gpu, rate, inf if limit_s is None else limit_s)
+        fleet = fleet_of(server, rate, inf if limit_s is None else limit_s)
         document["gpu_count"] = fleet.gpu_count if fleet else None
         document["share_percent"] = fleet.share_percent if fleet else None
     return document
@@ -134,7 +138,7 @@ def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any
     tables.show_title(graph.name)
     manner = ", ".join([workload.precision, *documents.manner_words(workload)])
     tables.show(f"{graph.source}, served in {manner}\n")
-    names = ["answers", "KV blocks", "longest", "first token", "tokens/s per user", "tokens/s per GPU"]
+    names = ["answers", "KV blocks", "longest (tokens)", "first token", "tokens/s per user", "tokens/s per GPU"]
     # Columns that no row fills are left out.
     names += [
         *(["1M tokens cost"] if any("cost_per_million_tokens" in row for row in rows) else []),
@@ -156,7 +160,8 @@ def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any
 
 def _cells(row: Mapping[str, Any], width: int, *, is_rated: bool) -> list[str]:
     """Return the cells of one GPU, *width* of them; with a rate the last one is how many GPUs serve it."""
-    cells = [row["gpu"], str(row["answers"]), str(row["kv_block_count"]), f"{row['longest_tokens']} tokens"]
+    sizes = [tables.interval_text(Interval(**row[name])) for name in ("kv_block_count", "longest_tokens")]
+    cells = [row["gpu"], str(row["answers"]), *sizes]
     if "first_token_s" in row:
         cells.append(tables.seconds_text(row["first_token_s"]["value"]))
         cells += [tables.number_text(row[name]["value"]) for name in ("tokens_per_s_per_user", "tokens_per_s")]

@@ -8,12 +8,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from gpusage.graphs.model_files import check_shape, printable, quoted, read_bounded_file
-from gpusage.graphs.named import cards
+from gpusage.graphs.named import cards, diffusion
 from gpusage.graphs.quantization import with_quantized_weights
 from gpusage.graphs.torch.libraries import build_on_meta, import_library
 from gpusage.graphs.torch.module import graph_from_module
@@ -25,11 +26,12 @@ MAXIMUM_REPEATS = 512
 """Of layers, blocks and the like; the deepest published models have fewer than 200 layers."""
 MAXIMUM_NUMBER = 2**31
 DEFAULT_SEQUENCE = 128
+TEXT_NOTE = "Text alone is predicted: how images go in depends on values. 'gpusage capture' sees a whole step."
 _SEQUENCE_RANK = 2
 
-_REPEATS = re.compile(r"layer|depth|block|expert|stage|stack|group")
+_REPEATS = re.compile(r"(?!.*(size|dim|channels)).*(layer|depth|block|expert|stage|stack|group)")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_SAME_SIZES = re.compile(r"(-chat|-instruct)?(-v0\.\d)?(-hf)?$")
+_SAME_SIZES = re.compile(r"(-chat|-instruct|-it|-base|-thinking)?(-v0\.\d)?(-\d{4})?(-hf|-diffusers)?$")
 # Keys that would load code or weights, or that name the origin of the file.
 _IGNORED_KEYS = ("auto_map", "quantization_config", "transformers_version", "_name_or_path", "_commit_hash")
 
@@ -109,8 +111,8 @@ def known_models() -> dict[str, dict[str, Any]]:
 def _canonical_name(name: str) -> str:
     """Return the Hub's *name* as gpusage writes it: ``llama-2-7b`` of ``meta-llama/Llama-2-7b-hf``.
 
-    Without the organization, capitals, ``Meta-`` and suffixes for a format or a tuning, which change no size: ``-hf``,
-    ``-chat``, ``-Instruct-v0.2``.
+    Without the organization, capitals, ``Meta-`` and suffixes for a format, a month or a tuning, which change no size:
+    ``-hf``, ``-it``, ``-Instruct-v0.2``.
     """
     short = name.rpartition("/")[2].lower().removeprefix("meta-")
     return short if short in known_models() else _SAME_SIZES.sub("", short)
@@ -133,41 +135,65 @@ def _read_configuration_file(path: str, source: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         message = f"Configuration of model {quoted(source)} must be JSON; got something else. Check the file."
         raise GraphError(message) from error
-    if not isinstance(configuration, dict) or not isinstance(configuration.get("model_type"), str):
-        names = configuration if isinstance(configuration, dict) else {}
-        timm, diffusers = names.get("architecture"), names.get("_class_name")
+    names = configuration if isinstance(configuration, dict) else {}
+    if not isinstance(names.get("model_type"), str) and not isinstance(names.get("_class_name"), str):
+        timm = names.get("architecture")
         instead = f"Write timm:{printable(timm)}." if isinstance(timm, str) else "Give that of a transformers model."
-        if isinstance(diffusers, str):
-            instead = f"Export the {printable(diffusers)} of diffusers to ONNX or .pt2."
         message = f"Configuration of model {quoted(source)} must name its model_type; got none. {instead}"
         raise GraphError(message)
 
-    return configuration
+    return names
 
 
 def _build_graph(
     configuration: dict[str, Any], name: str, source: str, shape: Mapping[str, Sequence[int]]
 ) -> ModelGraph:
     _check_numbers(configuration, source)
-    model = build_on_meta(lambda: build_model(configuration, source), source)
-    inputs = example_inputs(model, shape)
-    graph = graph_from_module(model, (), keywords=inputs, name=printable(name), origin=source)
-    if model.config.model_type != configuration["model_type"] and _text_of(configuration):
-        kind = printable(configuration["model_type"])
-        note = f"transformers does not define {kind}: its text model alone is predicted, by text_config."
-        graph = replace(graph, notes=(*graph.notes, note))
+    is_denoiser = "model_type" not in configuration
+    build = diffusion.build_denoiser if is_denoiser else build_model
+    model = build_on_meta(lambda: build(configuration, source), source)
+    if is_denoiser:
+        sizes = with_shape(diffusion.input_sizes(model, source), shape, {})
+        inputs, notes = diffusion.example_inputs(model, sizes), [diffusion.DENOISER_NOTE]
+    else:
+        inputs, notes = example_inputs(model, shape), []
+        if (kind := configuration["model_type"]) not in import_library("transformers").CONFIG_MAPPING:
+            notes = [
+                f"transformers does not define {printable(kind)}: {type(model).__name__} is predicted in its place."
+            ]
+    read = partial(graph_from_module, model, (), name=printable(name), origin=source)
+    try:
+        graph = read(keywords=inputs)
+    except GraphError:
+        # How a picture's patches go into the text depends on values, or on inputs that its processor makes.
+        if {"input_ids", "pixel_values"} - inputs.keys():
+            raise
+        notes.append(TEXT_NOTE)
+        try:
+            graph = read(keywords={"input_ids": inputs["input_ids"]})
+        except GraphError:
+            if not (text := _text_of(configuration)):
+                raise
+            graph = _build_graph(text, name, source, shape)
+    graph = replace(graph, notes=(*graph.notes, *notes))
     return with_quantized_weights(graph, configuration.get("quantization_config"))
 
 
 def _text_of(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of the text model within one of several, empty without it."""
     text = configuration.get("text_config")
-    return text if isinstance(text, dict) and isinstance(text.get("model_type"), str) else {}
+    if not isinstance(text, dict) or not isinstance(text.get("model_type"), str):
+        return {}
+    # A part names no class: that of its type with the layer that writes words.
+    heads = import_library("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return {"architectures": [heads.get(text["model_type"])], **text}
 
 
 def _with_defaults(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     """Return *graph* with a note on each sequence that has a default length."""
     notes = [*graph.notes]
+    if any(name == "timestep" for name, _ in graph.inputs):
+        return graph  # a denoiser's are widths, not lengths
     for place, (name, sizes) in enumerate(graph.inputs):
         key = "seq" if place == 0 else {"decoder_input_ids": "decoder_seq"}.get(name, name)
         keys = {name, key, *(("sequence",) if place == 0 else ()), *(("seq",) if key == "decoder_seq" else ())}
@@ -180,7 +206,7 @@ def _with_defaults(graph: ModelGraph, shape: Mapping[str, Sequence[int]]) -> Mod
 def _check_numbers(configuration: object, source: str) -> None:
     """Reject a configuration of millions of layers, which would take its builder hours and all memory."""
     for key, number in _iter_integers(configuration, ""):
-        limit = MAXIMUM_REPEATS if _REPEATS.search(key) and "size" not in key and "dim" not in key else MAXIMUM_NUMBER
+        limit = MAXIMUM_REPEATS if _REPEATS.match(key) else MAXIMUM_NUMBER
         if abs(number) > limit:
             message = (
                 f"Configuration of model {quoted(source)} must have {quoted(key)} of at most {limit}; "
@@ -210,11 +236,17 @@ def build_model(configuration: dict[str, Any], source: str) -> Any:  # a torch.n
     transformers = import_library("transformers")
     model_type = configuration["model_type"]
     mapping = transformers.CONFIG_MAPPING
+    classes = [getattr(transformers, str(name), None) for name in configuration.get("architectures") or ()]
+    architecture = next(
+        (each for each in classes if isinstance(each, type) and issubclass(each, transformers.PreTrainedModel)), None
+    )
     # A model of images and text that is newer than transformers may have a text model that is not.
     text = _text_of(configuration)
     if model_type not in mapping and text.get("model_type") in mapping:
         return build_model(text, source)
-    if model_type not in mapping:
+    # Some have a type of their own, and the class of another: kimi_k2 is a DeepseekV3ForCausalLM.
+    config_class = mapping[model_type] if model_type in mapping else getattr(architecture, "config_class", None)
+    if config_class is None:
         near = difflib.get_close_matches(model_type[:80], list(mapping.keys()), n=1)
         hint = f"Did you mean {near[0]}?" if near else "Export the model to ONNX instead."
         message = (
@@ -224,16 +256,14 @@ def build_model(configuration: dict[str, Any], source: str) -> Any:  # a torch.n
         raise GraphError(message)
 
     arguments = {key: value for key, value in configuration.items() if key not in _IGNORED_KEYS}
-    config = mapping[model_type].from_dict(arguments)
+    config = config_class.from_dict({**arguments, "model_type": config_class.model_type})
     # A cache of keys and values is counted by its rule, not by the graph.
     config.use_cache = False
-    for name in configuration.get("architectures") or ():
-        architecture = getattr(transformers, str(name), None)
-        if isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel):
-            return _without_padding_warning(architecture(config), transformers)
-
-    model = transformers.AutoModel.from_config(config, trust_remote_code=False)
-    return _without_padding_warning(model, transformers)
+    if architecture is None:
+        return _without_padding_warning(
+            transformers.AutoModel.from_config(config, trust_remote_code=False), transformers
+        )
+    return _without_padding_warning(architecture(config), transformers)
 
 
 def _without_padding_warning(model: Any, transformers: Any) -> Any:  # libraries without types
@@ -249,9 +279,29 @@ def example_inputs(model: Any, shape: Mapping[str, Sequence[int]]) -> dict[str, 
     torch = import_library("torch")
     main = str(model.main_input_name)
     sizes, kinds = _input_sizes(model.config, main)
+    sizes = with_shape(sizes, shape, {"seq": main, "sequence": main, "decoder_seq": "decoder_input_ids"})
+    if "seq" in shape and "decoder_input_ids" in sizes and not {"decoder_seq", "decoder_input_ids"} & shape.keys():
+        sizes["decoder_input_ids"] = sizes[main][:1]
 
+    _check_sizes(sizes)
+    dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
+    return {
+        name: torch.empty((2, *size), dtype=torch.int64 if kinds[name] else dtype, device="meta")
+        for name, size in sizes.items()
+    }
+
+
+def with_shape(
+    sizes: Mapping[str, tuple[int, ...]], shape: Mapping[str, Sequence[int]], other_names: Mapping[str, str]
+) -> dict[str, tuple[int, ...]]:
+    """Return the *sizes* of inputs as the user's *shape* has them, which may use *other_names* for them.
+
+    Raises:
+        GraphError: It names another input, or has too many or too few sizes.
+    """
+    sizes = dict(sizes)
     for name, wanted in shape.items():
-        target = {"seq": main, "sequence": main, "decoder_seq": "decoder_input_ids"}.get(name, name)
+        target = other_names.get(name, name)
         if target not in sizes or len(wanted) != len(sizes[target]) or min(wanted) < 1:
             known = ", ".join(f"{item}={'x'.join(map(str, size))}" for item, size in sizes.items())
             message = (
@@ -260,15 +310,7 @@ def example_inputs(model: Any, shape: Mapping[str, Sequence[int]]) -> dict[str, 
             )
             raise GraphError(message)
         sizes[target] = check_shape(wanted, "Option shape")
-        if name == "seq" and "decoder_input_ids" in sizes and "decoder_seq" not in shape:
-            sizes["decoder_input_ids"] = sizes[target][:1]
-
-    _check_sizes(sizes)
-    dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
-    return {
-        name: torch.empty((2, *size), dtype=torch.int64 if kinds[name] else dtype, device="meta")
-        for name, size in sizes.items()
-    }
+    return sizes
 
 
 def _check_sizes(sizes: Mapping[str, tuple[object, ...]]) -> None:
@@ -286,7 +328,8 @@ def _input_sizes(config: Any, main: str) -> tuple[dict[str, tuple[int, ...]], di
     """Return each input's sizes without the batch, and whether it holds integers."""
     # A model of images and text has a configuration inside for each.
     vision = getattr(config, "vision_config", config)
-    side = getattr(vision, "image_size", None) or 224
+    backbone = getattr(vision, "backbone_config", None)  # of SAM 2, which has its size there
+    side = getattr(vision, "image_size", None) or getattr(backbone, "image_size", None) or 224
     height, width = (side[0], side[-1]) if isinstance(side, (list, tuple)) else (side, side)
     channels = getattr(vision, "num_channels", None) or 3
     limits = [getattr(one, "max_position_embeddings", None) for one in (config, getattr(config, "text_config", config))]

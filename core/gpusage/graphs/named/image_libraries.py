@@ -151,6 +151,10 @@ def torchvision_size(name: str) -> Size:
         preparation = published[0].transforms()
 
     sides = getattr(preparation, "crop_size", None) or getattr(preparation, "resize_size", None) or [224]
+    if "Detection" in type(preparation).__name__:
+        # A detector resizes its pictures itself, and most of COCO's are of 4:3.
+        own = build_on_meta(lambda: _torchvision_model(name, (), ()), name).transform
+        sides = own.fixed_size or (own.min_size[-1], own.min_size[-1] * 4 // 3)
     height, width = (sides[0], sides[-1])
     frames = (_VIDEO_FRAMES,) if "Video" in type(preparation).__name__ else ()
     return (3, *frames, height, width)

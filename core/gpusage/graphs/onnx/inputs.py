@@ -210,7 +210,6 @@ def _shape_values(
             )
             raise GraphError(message)
 
-    # Inputs first and names last: a name's own size replaces the one from an input.
     values: dict[str, int] = {}
     for key in dict.fromkeys((*(name for name in by_name if name in shape), *shape)):
         sizes = shape[key]
@@ -218,14 +217,13 @@ def _shape_values(
             if len(sizes) != 1:
                 message = f"Dimension {quoted(key)} must get one size; got {len(sizes)}. Write --shape {key}=128."
                 raise GraphError(message)
-            values[key] = _check_size(sizes[0], key)
-            continue
-
-        # The user leaves the batch out, whichever axis it is.
-        declared = by_name[key].sizes or ()
-        rest = [size for size in declared if not (isinstance(size, str) and size in batch_names)]
-        if len(rest) == len(declared) and len(sizes) == len(declared) - 1:
-            rest = rest[1:]  # a fixed batch size, which the user left out as well
+            rest: list[Size] = [key]
+        else:
+            # The user leaves the batch out, whichever axis it is.
+            declared = by_name[key].sizes or ()
+            rest = [size for size in declared if not (isinstance(size, str) and size in batch_names)]
+            if len(rest) == len(declared) and len(sizes) == len(declared) - 1:
+                rest = rest[1:]  # a fixed batch size, which the user left out as well
         is_match = len(sizes) == len(rest) and all(
             isinstance(size, str) or size == value for size, value in zip(rest, sizes, strict=False)
         )

@@ -177,7 +177,13 @@ class _Interpreter:
             raise _mismatch(node, inputs)
 
         branch = graphs[0 if condition[0] else 1] if condition else max(graphs, key=lambda graph: len(graph.nodes))
-        return list(self._run_graph(branch, _Scope({}, branch.declared, scope, scope.depth + 1)))
+        outputs = self._run_graph(branch, _Scope({}, branch.declared, scope, scope.depth + 1))
+        if condition or not inputs or inputs[0] is None:
+            return list(outputs)
+        # What comes out follows from the condition, too: else the net that computes it would lead nowhere.
+        results = [Result(one.shape or (), one.element_type) for one in outputs]
+        known = not any(one.is_estimated for one in outputs)
+        return self._record(replace(node, op_type="Reshape"), (*outputs, inputs[0]), results, known=known)
 
     def _run_loop(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
         """Run all iterations of a loop; if their number is unknown or very large, record an unknown operator."""

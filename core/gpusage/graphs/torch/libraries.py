@@ -14,7 +14,7 @@ from gpusage.graphs.model_files import printable, quoted
 from gpusage_hooks.errors import GraphError
 
 # Their loggers have levels of their own.
-_LIBRARIES = ("transformers", "timm", "torchvision")
+_LIBRARIES = ("transformers", "timm", "torchvision", "diffusers")
 
 
 def import_library(name: str) -> Any:  # a module
@@ -80,7 +80,7 @@ class _KnownFailure(NamedTuple):
 _READS_VALUES = _KnownFailure(
     re.compile(r"item\(\)|to numpy|Boolean value of|_local_scalar_dense|values? of a meta|aten::equal"),
     "take the same way whatever the values of its inputs are",
-    "Hand over the part that does not look at values, or export it to ONNX.",
+    "Hand over the part that does not look at values, or run its program under 'gpusage capture'.",
 )
 _IS_LAZY = _KnownFailure(
     re.compile("uninitialized parameter"),

@@ -28,7 +28,7 @@ _ATTEMPTS = 2
 # Of the weights of a convolution of images: channels written, channels read, rows and columns.
 _FILTER_RANK = 4
 # Attributes by which transformers and timm mark modules whose activations are computed again.
-_CHECKPOINTING = ("gradient_checkpointing", "grad_checkpointing")
+CHECKPOINTING = ("gradient_checkpointing", "grad_checkpointing")
 _SCAN = re.compile(r"(Mamba|Bamba)\w*(Mixer|Layer)$|RwkvSelfAttention$|^Mamba2?$")
 SCAN_NOTE = (
     "Its scans over the sequence are counted as PyTorch's own loops; with kernels of their own (mamba_ssm, rwkv) they "
@@ -131,7 +131,7 @@ def _setting_notes(module: Any) -> Iterator[str]:  # torch may not be installed
     parts = list(module.modules()) if hasattr(module, "modules") else []
     if any(hasattr(part, "_orig_mod") for part in parts):
         yield "The module is compiled; this counts only with compile=True, in inference in half precision."
-    if any(getattr(part, name, False) is True for part in parts for name in _CHECKPOINTING):
+    if any(getattr(part, name, False) is True for part in parts for name in CHECKPOINTING):
         yield "The module has checkpoints on; they count only with checkpointing=True."
     if parts and has_channels_last(module):
         yield "The module's weights are channels last; this counts only with layout='channels_last'."

@@ -8,6 +8,7 @@ because some models make a mask or positions from a range and branch on them.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch.fx.experimental import _config as _switches
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -142,8 +144,16 @@ def _call(tracer: _Tracer, module: torch.nn.Module, arguments: tuple[Any, ...], 
         if hasattr(part, _WARNS_OF_PADDING):
             vars(part)[_WARNS_OF_PADDING] = lambda *_: None
 
-    with torch.inference_mode(), _META, tracer, _all_elements_selected(), _autocast_of_any_device():
+    with torch.inference_mode(), _META, _Constants(), tracer, _all_elements_selected(), _autocast_of_any_device():
         return torch.func.functional_call(module, state, arguments, keywords)
+
+
+class _Constants(TorchFunctionMode):
+    """Makes ``torch.tensor`` of numbers on the CPU, from where a call moves it with its values: models read them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's own
+        """Call *func*."""
+        return func(*args, **{**(kwargs or {}), **({"device": _CPU} if func is torch.tensor else {})})
 
 
 _READ_VALUES = frozenset({"_local_scalar_dense", "equal"})
@@ -234,13 +244,22 @@ def _arguments_by_name(func: Any, args: tuple[Any, ...], keywords: dict[str, Any
 
 @contextmanager
 def _all_elements_selected() -> Iterator[None]:
-    """Let ``nonzero`` on the meta device return all elements, the most possible; `aten` records it as unknown."""
-    usual = _switches.meta_nonzero_assume_all_nonzero
-    _switches.meta_nonzero_assume_all_nonzero = True
+    """Let ``nonzero`` on the meta device return all elements, the most possible; `aten` records it as unknown.
+
+    The boxes of all classes are compared at once: torchvision's loop over classes asks which of them there are.
+    """
+    boxes: Any = sys.modules.get("torchvision.ops.boxes")
+    places = [(_switches, "meta_nonzero_assume_all_nonzero", True)]
+    if hasattr(boxes, "_batched_nms_vanilla"):
+        places.append((boxes, "_batched_nms_vanilla", boxes._batched_nms_coordinate_trick))  # noqa: SLF001 - no public way
+    usual = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
     try:
+        for owner, name, value in places:
+            setattr(owner, name, value)
         yield
     finally:
-        _switches.meta_nonzero_assume_all_nonzero = usual
+        for owner, name, value in usual:
+            setattr(owner, name, value)
 
 
 @contextmanager

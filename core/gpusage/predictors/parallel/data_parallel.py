@@ -15,17 +15,17 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, parameter_share
 from gpusage.predictors.parallel.expert_parallel import expert_share, own_share
-from gpusage.predictors.parallel.links import GPUS_PER_HOST, allreduce_s_per_byte
+from gpusage.predictors.parallel.links import allreduce_s_per_byte
 from gpusage.predictors.work.checkpoints import checkpoints_of
 from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
-from gpusage_hooks.types import Gpu, Interval, Workload
+from gpusage_hooks.types import Gpu, Workload
 
 FULLY_SHARDED = ("zero3", "fsdp")
 """Strategies that divide the weights, and gather a layer's when it runs."""
@@ -135,12 +135,6 @@ def _gathered_counts(lowering: Lowering) -> tuple[float, float]:
     return min(outside + 2 * block, count), min(outside + block, count)
 
 
-LEAST_RATIO = 0.87
-"""Of a step on several GPUs over the predicted one: 5 % of Sia's runs are below."""
-MOST_RATIO = 2.15
-"""5 % of Sia's runs on one host are above ..."""
-MOST_RATIO_OF_HOSTS = 2.52
-"""... and of those on more than 8 GPUs."""
 HIDDEN_SHARE = 1.0 / 3.0
 """The part of a step behind which gradients travel: half of the backward pass, which is two thirds. A bucket is sent
 when the last of its gradients is there, and sending slows the pass. Chosen with the next, as the bench has it."""
@@ -231,33 +225,6 @@ def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu
     hidden_s = HIDDEN_SHARE * _traffic(workload) * step_s
     waits_s = max(early_s - hidden_s, 0.0) + byte_s * gradients.late_bytes
     return waits_s if workload.strategy in SENDS_EACH_STEP else waits_s / workload.accumulate
-
-
-def step_time_of_replicas(step_time_s: Interval, workload: Workload, gpu: Gpu, gradients: GradientTraffic) -> Interval:
-    """Return the step time on all of *workload*'s GPUs, of the same kind as *gpu*, from that of one."""
-    if not is_replicated(workload):
-        return step_time_s
-
-    waits_s = waiting_s(gradients, step_time_s.value, workload, gpu)
-    return replace(
-        step_time_s,
-        value=step_time_s.value + waits_s,
-        low=(step_time_s.low + waits_s) * LEAST_RATIO,
-        high=(step_time_s.high + waits_s) * _most_ratio(workload),
-    )
-
-
-def of_equal_inputs(step_time_s: Interval, workload: Workload) -> Interval:
-    """Return the step time on all of *workload*'s GPUs as if their inputs were alike."""
-    if not is_replicated(workload):
-        return step_time_s
-    low, high = step_time_s.low / LEAST_RATIO, step_time_s.high / _most_ratio(workload)
-    return replace(step_time_s, low=min(low, step_time_s.value), high=max(high, step_time_s.value))
-
-
-def _most_ratio(workload: Workload) -> float:
-    ratio = MOST_RATIO if workload.gpus <= GPUS_PER_HOST else MOST_RATIO_OF_HOSTS
-    return 1.0 + (ratio - 1.0) * _traffic(workload)
 
 
 def _traffic(workload: Workload) -> float:

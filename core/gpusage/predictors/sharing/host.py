@@ -36,6 +36,8 @@ _LOG_HOST_SHARE = _LOG_GPU_SHARE + _RATIOS
 MAX_HOST_DEVIATION = 4.0
 """Standard deviations: a host that takes longer than this does something other than launch kernels, it loads, say."""
 _HALF = 0.5
+# A model of views alone has no kernels: its step is the host's.
+_LEAST_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +81,9 @@ def gpu_bound_probability(
 
 def _weights(busy_s: FloatArray, step_s: FloatArray, kernel_count: FloatArray, doubt: HostUncertainty) -> FloatArray:
     """Return the weight of each ratio, one row for each step; the largest is 1."""
+    busy_s, launches_s = np.maximum(busy_s, _LEAST_S), np.maximum(kernel_count * doubt.launch_s, _LEAST_S)
     own = (_LOG_GPU_SHARE + np.log(step_s / busy_s)[:, np.newaxis]) / doubt.own
-    host = (_LOG_HOST_SHARE + np.log(step_s / (kernel_count * doubt.launch_s))[:, np.newaxis]) / doubt.host
+    host = (_LOG_HOST_SHARE + np.log(step_s / launches_s)[:, np.newaxis]) / doubt.host
     against = own**2 + np.minimum(host, MAX_HOST_DEVIATION) ** 2
     # Logarithms of a log-normal density, from which the largest is taken so that none underflows for all ratios.
     weights: FloatArray = np.exp(-_HALF * (against - against.min(axis=1, keepdims=True)))

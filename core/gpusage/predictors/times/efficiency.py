@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import hypot, log
+from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -340,28 +340,20 @@ class CompilerEffect(NamedTuple):
     Attributes:
         factors: Of the time of each of `GROUPS`, of kernels that are fused already; what a kernel takes however small
             it is stays.
-        deviation: How far 90 % of the truths lie from the point, on the logarithmic scale, where the eager model is
-            known well.
     """
 
     factors: tuple[float, float, float, float]
-    deviation: float
 
 
-INDUCTOR = CompilerEffect(factors=(0.79, 1.1, 0.44, 0.38), deviation=0.35)
+INDUCTOR = CompilerEffect(factors=(0.79, 1.1, 0.44, 0.38))
 """PyTorch's, of the releases 2.4 and 2.9: medians of five fits, each without a fifth of the families of timm."""
 
 
 @lru_cache(maxsize=4)
 def with_compiler(efficiency: Efficiency, compiler: CompilerEffect = INDUCTOR) -> Efficiency:
     """Return *efficiency* as *compiler* changes it; what was learned from whole eager steps is left out."""
-    deviations = efficiency.deviations
-    return replace(
-        efficiency,
-        second_bias=efficiency.second_bias - np.log(class_factors(compiler))[:, np.newaxis],
-        deviations=replace(deviations, known=hypot(deviations.known, compiler.deviation)),
-        residual=NO_RESIDUAL,
-    )
+    bias = efficiency.second_bias - np.log(class_factors(compiler))[:, np.newaxis]
+    return replace(efficiency, second_bias=bias, residual=NO_RESIDUAL)
 
 
 def class_factors(compiler: CompilerEffect) -> FloatArray:

@@ -24,12 +24,13 @@ from gpusage.devices.precisions import FLOAT_BYTES, QUANTISED_BYTES
 from gpusage.predictors.arrays import BoolArray
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.lowering import Lowering, bytes_per_weight
-from gpusage_hooks.types import Workload
+from gpusage_hooks.types import Precision, Workload
 
-DEQUANTIZATION_LAUNCHES = {"int4": 1.0, "int8": 2.0, "nf4": 4.0, "fp8": 7.0}
+DEQUANTIZATION_LAUNCHES = {"int4": 1.0, "int8": 2.0, "w8a8": 2.0, "nf4": 4.0, "fp8": 7.0, "bnb-int8": 26.0}
 """Of a product whose weights are quantised, beside its own kernel, where PyTorch runs the model: GPTQ's and AWQ's
 kernels, bitsandbytes', and those of transformers that scale blocks of fp8. They are fitted on tokens per second that
-litgpt's and Qwen's authors published."""
+litgpt's and Qwen's authors published: of bitsandbytes' int8, which looks for outliers in each input, waits for their
+number and multiplies them apart, on litgpt's only row. Nobody has published ``w8a8`` in PyTorch."""
 
 
 class Dequantization(NamedTuple):
@@ -48,11 +49,18 @@ class Dequantization(NamedTuple):
     in_backward: bool
 
 
+_BITSANDBYTES: tuple[Precision, ...] = ("nf4", "bnb-int8")
 _GPTQ = Dequantization(traffic_bytes_per_weight=16.5, kernel_count=5.0, launch_count=12.0, in_backward=False)
 DEQUANTIZATIONS = {
-    "nf4": Dequantization(
-        traffic_bytes_per_weight=QUANTISED_BYTES["nf4"] + 2.0, kernel_count=1.0, launch_count=4.0, in_backward=True
-    ),
+    **{
+        name: Dequantization(
+            traffic_bytes_per_weight=QUANTISED_BYTES[name] + 2.0,
+            kernel_count=1.0,
+            launch_count=DEQUANTIZATION_LAUNCHES[name],
+            in_backward=True,
+        )
+        for name in _BITSANDBYTES
+    },
     "int4": _GPTQ,
     "int8": _GPTQ,
 }

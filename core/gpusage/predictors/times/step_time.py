@@ -7,8 +7,8 @@ kernel takes the longer of two times, and a little more:
     max(bytes / memory rate, FLOP / arithmetic rate) + floor
 
 A pass over one token streams weights, keys and values, so its bytes decide. Weights of 8 or 4 bits are widened in
-registers, which costs no time of its own; fp8, and in TensorRT and TensorRT-LLM int8, is multiplied as it is where a
-GPU can.
+registers, which costs no time of its own; fp8, w8a8 (what vLLM calls INT8 and TensorRT-LLM SmoothQuant), and TensorRT's
+int8 are multiplied as they are where a GPU can. TensorRT-LLM's ``int8`` is of weights alone, as GPTQ's is.
 
 Source:
     Engines: tokens per second that were published of gpt-fast, torchao, vLLM, SGLang and TensorRT-LLM, and the
@@ -32,6 +32,7 @@ from gpusage.predictors.intervals import interval_around, unknown_share
 from gpusage.predictors.times.efficiency import HOST_TERMS, NO_RESIDUAL, OVERLAP, Efficiency, KernelSeconds, features_of
 from gpusage.predictors.times.kernel_times import Ideal, KernelTimes, ideal_times, kernel_times, min_streaming_s
 from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.work.lowering import is_fusion_measured
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Engine, Gpu, Interval, ModelGraph, Precision, Workload
 from gpusage_hooks.types.needs import Vendor
@@ -46,14 +47,12 @@ class EngineRules:
 
     Attributes:
         floor_s: What each kernel takes in addition; with it, what a server does between two passes.
-        deviation: How far 90 % of the published figures lie from the point, on the logarithmic scale.
         multiplies_int8: Whether it multiplies numbers of 8 bits as they are.
         reserves_cache: Whether it takes a part of a free GPU's memory for blocks of its cache.
         memory_option: Its option for that part, if it is of the GPU's size; of what is free, MPS's cap leaves no more.
     """
 
     floor_s: float
-    deviation: float = 0.42
     multiplies_int8: bool = False
     reserves_cache: bool = False
     memory_option: str = ""
@@ -62,8 +61,8 @@ class EngineRules:
 ENGINES: Mapping[Engine, EngineRules] = {
     "compile": EngineRules(floor_s=5.8e-6),
     "vllm": EngineRules(floor_s=8.9e-6, reserves_cache=True, memory_option="--gpu-memory-utilization"),
-    "tensorrt-llm": EngineRules(floor_s=7.7e-6, multiplies_int8=True, reserves_cache=True),
-    "tensorrt": EngineRules(floor_s=5.0e-6, deviation=0.57, multiplies_int8=True),
+    "tensorrt-llm": EngineRules(floor_s=7.7e-6, reserves_cache=True),
+    "tensorrt": EngineRules(floor_s=5.0e-6, multiplies_int8=True),
 }
 
 
@@ -109,6 +108,18 @@ def replays_graph(workload: Workload) -> bool:
     return workload.mode == "infer" and engine != "eager" and (engine != "compile" or workload.generate is not None)
 
 
+def kind_of(workload: Workload) -> str:
+    """Return what kind of workload it is to the width of its interval; names that begin alike are of like kinds."""
+    engine = "eager" if engine_of(workload) == "eager" else "engine"
+    if workload.mode == "train" and workload.gpus > 1:
+        is_divided = max(workload.gpus_per_replica, workload.expert) > 1
+        return f"train, several GPUs, {'divided' if is_divided else 'whole'}"
+    if workload.generate or replays_graph(workload):
+        several = ", several GPUs" if workload.gpus > 1 else ""
+        return f"{'answer' if workload.generate else 'pass'}, {engine}{several}"
+    return f"{workload.mode}, {'compiled' if is_fusion_measured(workload) else workload.layout}"
+
+
 RESERVED_SHARE = 0.9
 """Of the GPU's memory that vLLM takes for weights and blocks of the cache, and TensorRT-LLM of what weights leave.
 
@@ -132,14 +143,12 @@ def cache_bytes(workload: Workload, float_bytes: int) -> int:
 @lru_cache(maxsize=8)
 def with_engine(efficiency: Efficiency, engine: Engine) -> Efficiency:
     """Return *efficiency* where *engine* runs the kernels: nothing of it that was learned from PyTorch's stays."""
-    deviations = replace(efficiency.deviations, known=ENGINES[engine].deviation, unseen_gpu=0.0, short=0.0)
     return replace(
         efficiency,
         engine=engine,
         host_s=np.zeros(HOST_TERMS),
         gpu_log_factors={},
         residual=NO_RESIDUAL,
-        deviations=deviations,
     )
 
 
@@ -164,7 +173,7 @@ def times_on(
 
     # An engine's kernel takes the longer of its two times, and what the engine adds to each.
     rules = ENGINES[efficiency.engine]
-    is_native = rules.multiplies_int8 or precision == "fp8"
+    is_native = rules.multiplies_int8 or precision in ("fp8", "w8a8")
     speedups = [NARROW_SPEEDUP if is_native and has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
     is_product = _IS_PRODUCT[kernels.operator_class][:, np.newaxis]
     compute_s = ideal.compute_s / (MATRIX_SHARE * np.where(is_product, speedups, 1.0))
@@ -260,13 +269,14 @@ def step_times_s(
     efficiency: Efficiency, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], timing: Timing
 ) -> list[Interval]:
     """Return the seconds of one step of *graph* on each of *gpus*, around the points of *timing*."""
-    deviations, unknown = efficiency.deviations, 2.0 * unknown_share(graph)
+    deviations, unknown, kind = efficiency.deviations, 2.0 * unknown_share(graph), kind_of(workload)
+    whole, known = deviations.of_kinds.get(kind), deviations.of_settings.get(kind, deviations.known)
     intervals = []
     for gpu, step_s, short_share in zip(gpus, timing.step_s.tolist(), timing.short_share.tolist(), strict=True):
         unseen = 0.0 if gpu.calibration in efficiency.gpu_log_factors else deviations.unseen_gpu
-        distance = hypot(deviations.known, unseen, deviations.short * short_share, unknown)  # independent errors
-        intervals.append(interval_around(step_s, exp(distance)))
-    if workload.lora or workload.trainable == 1:
+        parts = (whole,) if whole else (known, unseen, deviations.short * short_share)
+        intervals.append(interval_around(step_s, exp(hypot(*parts, unknown))))  # independent errors
+    if whole or workload.lora or workload.trainable == 1:
         return intervals
 
     # The point has a forward pass, gradients of all activations, and of the trained weights: 2 + trainable forward

@@ -30,8 +30,6 @@ from gpusage_slurm.submission.confinement import (
 from gpusage_slurm.submission.request import FEATURE, FIELD_BYTES, PLAIN_CONSTRAINT, TRES_FIELDS, describe_request
 from gpusage_slurm.tres import is_gpu, parse_tres, without_gpus
 
-_SETTABLE = {"tres_per_node": "gres"}
-"""Under another name than job_submit reads it."""
 _NAMELESS = "a share cannot name its GPU type"
 _VAIN = "every node that it may use has the feature of the preferred GPU generation"
 _UNBOUND = "it is decided for {} only, to which this job cannot be bound"
@@ -124,9 +122,7 @@ def _whole_gpu(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster)
     if confined is None:
         return _Change(trouble=_UNBOUND.format(", ".join(request.required_gpus)))
     if confined.gpu_type and request.gpu_count > 1:
-        typed = _typed(fields, confined.gpu_type)
-        changes = {f"set.{_SETTABLE.get(name, name)}": text for name, text in typed.items()}
-        return _Change(fields=changes, after=describe_request({**fields, **typed}))
+        return _typed(fields, confined.gpu_type)
     if confined.gpu_type:
         named = f"gpu:{confined.gpu_type}:1"
         more = f", {OR}{'|'.join(confined.other_types)}" if confined.other_types else ""
@@ -148,15 +144,17 @@ def _whole_gpu(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster)
     return _Change(fields=changes, after=after)
 
 
-def _typed(fields: Mapping[str, str], gpu_type: str) -> dict[str, str]:
-    """Return the fields in which the job asks for GPUs, with *gpu_type* in front of each number of them."""
+def _typed(fields: Mapping[str, str], gpu_type: str) -> _Change:
+    """Return the change that names *gpu_type* wherever the job asks for GPUs."""
     typed = {}
     for name in TRES_FIELDS:
         parts = parse_tres(fields.get(name, ""))
         words = [f"{each.text[:5]}gpu:{gpu_type}:{each.count}" if is_gpu(each) else each.text for each in parts]
         if any(map(is_gpu, parts)):
             typed[name] = ",".join(words)
-    return typed
+    # job_submit calls the first of them `gres`, too, and this name can be set.
+    changes = {f"set.{'gres' if name == TRES_FIELDS[0] else name}": text for name, text in typed.items()}
+    return _Change(fields=changes, after=describe_request({**fields, **typed}))
 
 
 def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ...]) -> int | None:

@@ -172,10 +172,6 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
 
     # job_submit has the memory in MiB, of the node or of each core.
     node_mib, cpu_mib = _number(fields, "min_mem_per_node") or 0, _number(fields, "min_mem_per_cpu") or 0
-    node_count = node_gpu_count = 1
-    if gpu_count > 1:
-        node_count, node_gpu_count, cpu_count, gpus_mib = _part_of_node(fields, gpus, gpu_count)
-        node_mib = max(node_mib, gpus_mib)
     deadline = fields.get("deadline", "")
 
     # slurmctld refuses a job that none of its nodes could ever run, and one that waits for a node outside its
@@ -196,7 +192,7 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
     qos = (fields.get("qos") or fields.get("default_qos") or "normal").split(",")
     account = fields.get("account") or fields.get("default_account", "")
     accounts = (f"account={account}", *([f"account={account}{OF_USER}{fields.get('user_id', '')}"] if account else []))
-    return GpuRequest(
+    request = GpuRequest(
         gpu_count=gpu_count,
         gpu_type=next(iter(kinds)) if len(kinds) == 1 else None,
         obstacles=tuple(_obstacles(fields, requested, gpu_count)) if gpu_count or gpus else (),
@@ -205,8 +201,6 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         # Slurm tries the job's own preference in place of its constraint, so then that confines nothing.
         node_features=() if fields.get("prefer") else feature_groups(constraint),
         cpu_count=cpu_count,
-        node_count=node_count,
-        node_gpu_count=node_gpu_count,
         host_memory_bytes=max(node_mib, cpu_mib * cpu_count) * MIB,
         task_count=_array_task_count(fields.get("array_inx", "")),
         bindable=is_free and not excludes,
@@ -216,17 +210,17 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         steerable=is_free and (bool(excluded) or not excludes),
         repeatable=not fields.get("unrepeatable"),
     )
+    return request if gpu_count <= 1 else _on_nodes(request, fields, gpus)
 
 
-def _part_of_node(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], gpu_count: int) -> tuple[int, int, int, int]:
-    """Return the nodes of a job with several GPUs, and its GPUs, cores and MiB for GPUs on one of them.
+def _on_nodes(request: GpuRequest, fields: Mapping[str, str], gpus: list[tuple[str, Tres]]) -> GpuRequest:
+    """Return *request*, of several GPUs, with what it asks of each of its nodes.
 
-    Where the number of nodes is open, there are 0, and one is to have the cores and the memory of all GPUs.
+    Where their number is open, one of them is to have the cores and the memory for all GPUs.
     """
     node_count = max(_number(fields, "min_nodes") or 1, 1)
-    most_on_node = -(-gpu_count // node_count)
-    cpus_per_task = _number(fields, "cpus_per_task") or 1
-    tasks = max(_task_count(fields), gpu_count * (_number(fields, "ntasks_per_tres") or 0))
+    most_on_node = -(-request.gpu_count // node_count)
+    tasks = max(_task_count(fields), request.gpu_count * (_number(fields, "ntasks_per_tres") or 0))
 
     # Options for each GPU: ``gres:gpu:4``.
     cpus_per_gpu, mib_per_gpu = (
@@ -236,14 +230,20 @@ def _part_of_node(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], gpu_c
     cpu_count = max(
         -(-(_number(fields, "min_cpus") or 1) // node_count),
         _number(fields, "pn_min_cpus") or 1,
-        cpus_per_task * -(-tasks // node_count),
+        (_number(fields, "cpus_per_task") or 1) * -(-tasks // node_count),
         cpus_per_gpu * most_on_node,
     )
+    mib = (_number(fields, "min_mem_per_node"), (_number(fields, "min_mem_per_cpu") or 0) * cpu_count)
 
     # GPUs of the whole job are spread over as many nodes as it takes.
     is_spread = all(field != "tres_per_node" for field, _ in gpus) and _number(fields, "max_nodes") != node_count
-    is_open = is_spread and not _number(fields, "min_nodes")
-    return 0 if is_open else node_count, 1 if is_spread else most_on_node, cpu_count, mib_per_gpu * most_on_node
+    return replace(
+        request,
+        node_count=0 if is_spread and not _number(fields, "min_nodes") else node_count,
+        node_gpu_count=1 if is_spread else most_on_node,
+        cpu_count=cpu_count,
+        host_memory_bytes=max(mib[0] or 0, mib[1], mib_per_gpu * most_on_node) * MIB,
+    )
 
 
 def describe_request(fields: Mapping[str, str]) -> str:
@@ -333,7 +333,7 @@ def _obstacles(fields: Mapping[str, str], requested: list[tuple[str, Tres]], gpu
     yield from _request_obstacles(requested)
 
     if gpu_count > 1:  # they stay whole, so that only what leaves their number open counts
-        most = _number(fields, "max_nodes") or _task_count(fields)
+        most = _number(fields, "max_nodes") or -(-_task_count(fields) // (_number(fields, "ntasks_per_node") or 1))
         if most > (_number(fields, "min_nodes") or 1) and any(field == "tres_per_node" for field, _ in requested):
             yield "it may get more nodes, and so more GPUs: write --nodes"
         return

@@ -70,10 +70,11 @@ def _usage(
     mark = parse_annotation(row["AdminComment"])
     gpus = [each for each in resources if is_gpu(each)]
 
-    # Where a type is accounted for, ``gres/gpu:a100=2`` stands beside ``gres/gpu=2``, which is the sum.
+    # Where a type is accounted for, ``gres/gpu:a100=2`` stands beside ``gres/gpu=2``, which is the sum of all types. Of
+    # several, or of one that slurmdbd does not count, nobody knows which hours are whose.
     typed = [each for each in resources if each.kind is not None]
-    counted = [each for each in typed if is_gpu(each)] or gpus
-    kind = (typed[0].kind or "") if typed else ""
+    counts = [sum(each.count or 0 for each in gpus if (each.kind is None) == is_sum) for is_sum in (False, True)]
+    kind = (typed[0].kind or "") if len(typed) == 1 and (not gpus or counts[0] == max(counts)) else ""
     return Usage(
         number=mark.number if mark else "",
         manager=MANAGER,
@@ -84,7 +85,7 @@ def _usage(
         partition=row["Partition"],
         job_name=one_line(row["JobName"]),
         gpu=(known_gpu(catalogue, kind) or kind) if kind else "",
-        gpu_count=sum(each.count or 0 for each in counted) or 1,
+        gpu_count=max(counts) or 1,
         granted=Allocation() if gpus else _share(resources, units),
         outcome=outcome_of_words(row["State"], row["ExitCode"]),
         started_at_s=started_at_s,

@@ -198,7 +198,7 @@ def shares(name: str, inspection: Inspection) -> Finding:
 
 
 def troubles(name: str, inspection: Inspection) -> Finding:
-    """Report the daemons' own troubles: MPS, the journal, and exceptions of ours that were kept from them."""
+    """Report the daemons' own troubles: MPS, the listener, and exceptions of ours that were kept from them."""
     daemons = [*([inspection.manager] if inspection.manager else []), *inspection.nodes]
     sentences = [f"{daemon.name}: {line}" for daemon in daemons for line in daemon.troubles]
     if sentences:

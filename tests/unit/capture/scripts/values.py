@@ -1,4 +1,4 @@
-"""A model that reads a value of its input, so that shapes are not enough."""
+"""A model that reads a value of its input: it has no graph in whole, and its parts have one."""
 
 import torch
 from torch import nn

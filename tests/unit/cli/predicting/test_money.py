@@ -102,3 +102,28 @@ def test_where_no_gpu_with_a_price_is_in_time_the_sentence_claims_no_more() -> N
     words = ["predict", RESNET, "--gpu", "t4", "--gpu", "a100", "--steps", "100000", "--deadline", "90s"]
     result = CliRunner().invoke(main, words, env={"COLUMNS": "200"})
     assert "No GPU with a price here certainly ends the run within 90.0 s." in result.stdout
+
+
+@pytest.mark.usefixtures("priced")
+@pytest.mark.parametrize(("price", "expected"), [("2.5", [2.5, 2.5, 2.5]), ("t4=0.1,h100=3", [0.1, None, 3.0])])
+def test_a_price_of_the_users_own_takes_the_place_of_the_sites(price: str, expected: list[float | None]) -> None:
+    needs = predicted("--steps", "100000", "--price", price)["needs"]
+    hours = [need["cost"]["value"] / need["run_time_s"]["value"] * 3600 if "cost" in need else None for need in needs]
+    assert hours == [None if one is None else pytest.approx(one, rel=1e-4) for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (["--price", "2.5"], "Option --price needs --serve or --steps; got it alone."),
+        (["--price", "t4=cheap", "--steps", "5"], "must be a price, or GPU=PRICE joined by commas; got 't4=cheap'"),
+        (["--price", "v999=1", "--steps", "5"], "Option --price must name a GPU of the catalogue"),
+        (["--price", "-1", "--steps", "5"], "Option --price must be a number of at least 0; got -1.0"),
+        (["--price", "nan", "--steps", "5"], "Option --price must be a number of at least 0; got nan"),
+        (["--price", "t4=-1", "--steps", "5"], "Option --price must be a number of at least 0; got -1.0"),
+    ],
+)
+def test_a_price_that_makes_no_sense_is_refused(words: list[str], rule: str) -> None:
+    result = CliRunner().invoke(main, ["predict", RESNET, *GPUS, *words])
+    assert result.exit_code in (1, 2)
+    assert rule in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from click.testing import CliRunner
 
 import gpusage
 from gpusage.cli import main
+from gpusage.cli.predicting import need_table
+from gpusage.decisions.advisor import advisor
 from gpusage.graphs.card.text import decode
+from gpusage_hooks.types import Interval, Workload
 
 MODELS = Path(__file__).parents[4] / "examples" / "models"
 RESNET, LSTM = str(MODELS / "resnet18.onnx"), str(MODELS / "lstm_lm.onnx")
@@ -269,3 +273,26 @@ def test_a_name_without_its_library_is_told_with_it(word: str, names: str) -> No
     result = CliRunner().invoke(main, ["predict", word])
     assert result.exit_code == 1
     assert f"got a name alone. Did you mean {names}?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "high", "percent", "word"),
+    [
+        (0.5, 0.9, 100, "yes"),
+        (0.9, 1.1, 100, "tight"),
+        (1.1, 1.2, 100, "no"),
+        (0.4, 0.6, 50, "tight"),
+        (0.5, 0.6, 50, "no"),
+    ],
+)
+def test_memory_is_tight_where_its_point_fits_and_its_upper_end_does_not(
+    value: float, high: float, percent: int, word: str
+) -> None:
+    """A share of half has less than half: a part stays free."""
+    gpu = advisor().catalogue.find("t4")
+    (need,) = advisor().predict(advisor().read(RESNET), Workload(), [gpu])
+    room = gpu.memory_bytes
+    required = Interval(value=value * room, low=0.0, high=high * room)
+    fits = high <= percent / 100
+    one = replace(need, required_memory_bytes=required, fits=fits, share_percent=percent)
+    assert need_table.cells(one, one, is_shared=False)[3] == word

@@ -112,6 +112,7 @@ def test_a_key_of_one_job_is_refused_in_the_models_text(key: str) -> None:
         (("--serve", "--generate", "512+128", "--batch", "8"), "Option --batch must stand without --serve"),
         (("--serve", "--generate", "512+128", "--utilization", "9"), "Option --utilization must stand without"),
         (("--serve", "--generate", "512+128", "--explain"), "must stand without --explain and -o"),
+        (("--batched-tokens", "512"), "Option --batched-tokens needs --serve"),
         (("--serve", "--rate", "often"), "must be requests per second above 0; got 'often'"),
         (("--serve", "--rate", "5", "--p99", "soon"), "must be a time above 0 in us, ms or s; got 'soon'"),
     ],
@@ -120,3 +121,13 @@ def test_what_stands_alone_gets_a_sentence(words: tuple[str, ...], rule: str) ->
     result = CliRunner().invoke(main, ["predict", GPT2, "--mode", "infer", *words])
     assert result.exit_code != 0
     assert rule in " ".join(result.stderr.split())
+
+
+def test_the_caches_blocks_have_an_interval_and_options() -> None:
+    (plain,), (narrow,), (small,) = (
+        served("--gpu", "a100", *words)["gpus"] for words in ((), ("--fp8-cache",), ("--batched-tokens", "640"))
+    )
+    assert plain["kv_block_count"]["low"] < plain["kv_block_count"]["value"] <= plain["kv_block_count"]["high"]
+    assert narrow["longest_tokens"]["value"] == pytest.approx(2 * plain["longest_tokens"]["value"], rel=1e-3)
+    assert small["kv_block_count"]["low"] > plain["kv_block_count"]["low"]
+    assert "longest (tokens)" in " ".join(CliRunner().invoke(main, [*SERVED, "--gpu", "a100"]).stdout.split())

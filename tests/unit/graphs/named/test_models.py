@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.graphs.card.text import to_document
+from gpusage.graphs.named import diffusion
 from gpusage.graphs.named.huggingface import build_name
 from gpusage.graphs.named.image_libraries import build
 from gpusage.graphs.reader import read_model
@@ -104,10 +105,29 @@ def test_the_hubs_spelling_of_a_known_model_is_understood(name: str, known: str)
         ("Qwen/Qwen2.5-7B", 7_615_616_512),
         ("Qwen/Qwen3-8B", 8_190_735_360),
         ("mistralai/Mixtral-8x7B-v0.1", 46_702_792_704),
+        ("Qwen/Qwen3-0.6B", 596_049_920),
+        ("Qwen/Qwen3-30B-A3B", 30_532_122_624),
+        ("meta-llama/Llama-3.2-1B-Instruct", 1_235_814_400),
+        ("meta-llama/Llama-3.3-70B-Instruct", 70_553_706_496),
+        ("google/gemma-3-1b-it", 999_885_952),
+        ("openai/gpt-oss-20b", 20_914_757_184),
+        ("microsoft/phi-4", 14_659_507_200),
+        ("deepseek-ai/DeepSeek-V3-0324", 671_026_419_200 - 58 * 256),  # the biases of its experts' choice are buffers
+        ("sentence-transformers/all-MiniLM-L6-v2", 22_713_216),
+        ("stabilityai/stable-diffusion-xl-base-1.0", 2_567_463_684),
+        ("stabilityai/stable-diffusion-3-medium-diffusers", 2_028_328_000),
+        ("black-forest-labs/FLUX.1-dev", 11_901_408_320),
     ],
 )
 def test_a_language_model_has_as_many_parameters_as_the_hub_counts(name: str, parameters: int) -> None:
     assert read(f"hf:{name}").parameter_count == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"), [("gpt-oss-20b", "int4"), ("deepseek-v3", "fp8"), ("kimi-k2", "fp8"), ("phi-4", None)]
+)
+def test_a_model_that_is_published_quantised_says_so(name: str, precision: str | None) -> None:
+    assert read(f"hf:{name}").precision == precision
 
 
 def test_the_decoder_is_as_long_as_the_encoder_unless_it_is_given() -> None:
@@ -181,7 +201,10 @@ def test_code_beside_a_configuration_never_runs(tmp_path: Path) -> None:
         ("[" * 100_000, "must be JSON"),
         ("[]", "must name its model_type"),
         ('{"model_type": 3}', "must name its model_type"),
-        ('{"_class_name": "UNet2DConditionModel"}', "Export the UNet2DConditionModel of diffusers to ONNX"),
+        ('{"_class_name": "UNet3DModel"}', "must be of a class that diffusers"),
+        ('{"_class_name": "logging"}', "Run its program under 'gpusage capture', or export it to ONNX"),
+        ('{"_class_name": "QwenImageTransformer2DModel", "num_layers": 1}', "as a UNet, SD3 or Flux does"),
+        ('{"_class_name": "UNet2DConditionModel", "layers_per_block": 1000000}', "'layers_per_block' of at most 512"),
         ('{"model_type": "brt"}', "Did you mean bert?"),
         ('{"model_type": "bert", "num_hidden_layers": 1000000}', "must have 'num_hidden_layers' of at most 512"),
         ('{"model_type": "bert", "hidden_size": 1000000000000}', "must have 'hidden_size' of at most"),
@@ -245,5 +268,112 @@ def test_a_newer_model_of_images_and_text_is_its_text_model_with_a_note(tmp_path
         "vocab_size": 99,
     }
     graph = read(folder(tmp_path, model_type="acme_vl", text_config={**text, "num_attention_heads": 4}))
-    assert "transformers does not define acme_vl: its text model alone is predicted, by text_config." in graph.notes
-    assert graph.parameter_count == pytest.approx(2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 99 * 64 + 64)
+    assert "transformers does not define acme_vl: LlamaForCausalLM is predicted in its place." in graph.notes
+    assert graph.parameter_count == pytest.approx(2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 2 * 99 * 64 + 64)
+
+
+def test_a_type_that_transformers_does_not_define_is_built_as_the_class_that_it_names(tmp_path: Path) -> None:
+    """kimi_k2 is a DeepseekV3ForCausalLM of other sizes."""
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "n_routed_experts": 8, "n_group": 1}
+    other = {"intermediate_size": 128, "moe_intermediate_size": 32, "vocab_size": 99, "topk_group": 1}
+    kimi = folder(tmp_path, model_type="kimi_k2", architectures=["DeepseekV3ForCausalLM"], **sizes, **other)
+    graph = read(kimi)
+    assert "transformers does not define kimi_k2: DeepseekV3ForCausalLM is predicted in its place." in graph.notes
+    same = read(folder(tmp_path, model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"], **sizes, **other))
+    assert graph.nodes == same.nodes
+
+
+TEXT = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 300, "head_dim": 16}
+VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "text", "words"),
+    [
+        ("gemma3", "Gemma3ForConditionalGeneration", {"num_attention_heads": 4}, "Text alone is predicted"),
+        (
+            "llama4",
+            "Llama4ForConditionalGeneration",
+            {"num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size_mlp": 128, "num_local_experts": 2},
+            "Text alone is predicted",
+        ),
+    ],
+)
+def test_images_that_go_in_by_their_values_leave_a_pass_over_text(
+    tmp_path: Path, kind: str, architecture: str, text: dict[str, int], words: str
+) -> None:
+    parts = {"text_config": {"model_type": f"{kind}_text", **TEXT, **text}, "vision_config": VISION}
+    graph = read(folder(tmp_path, model_type=kind, architectures=[architecture], **parts), seq=(16,))
+    assert dict(graph.inputs) == {"input_ids": (-1, 16)}
+    assert any(note.startswith(words) for note in graph.notes)
+
+
+UNET = {
+    "_class_name": "UNet2DConditionModel",
+    "sample_size": 16,
+    "block_out_channels": [32, 640],
+    "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"],
+    "up_block_types": ["CrossAttnUpBlock2D", "UpBlock2D"],
+    "layers_per_block": 1,
+    "cross_attention_dim": 48,
+    "addition_embed_type": "text_time",
+    "addition_time_embed_dim": 8,
+    "projection_class_embeddings_input_dim": 80,
+}
+SD3 = {
+    "_class_name": "SD3Transformer2DModel",
+    "sample_size": 16,
+    "num_layers": 1,
+    "attention_head_dim": 8,
+    "num_attention_heads": 2,
+    "joint_attention_dim": 24,
+    "caption_projection_dim": 16,
+    "pooled_projection_dim": 20,
+}
+FLUX = {
+    "_class_name": "FluxTransformer2DModel",
+    "num_layers": 1,
+    "num_single_layers": 1,
+    "attention_head_dim": 16,
+    "num_attention_heads": 2,
+    "joint_attention_dim": 24,
+    "pooled_projection_dim": 20,
+    "in_channels": 12,
+    "guidance_embeds": True,
+    "axes_dims_rope": [4, 6, 6],
+}
+
+
+@pytest.mark.parametrize(
+    ("configuration", "shape", "inputs"),
+    [
+        (UNET, {}, [(-1, 4, 16, 16), (-1,), (-1, 77, 48), (-1, 32), (-1, 6)]),
+        (UNET, {"sample": (4, 32, 8)}, [(-1, 4, 32, 8), (-1,), (-1, 77, 48), (-1, 32), (-1, 6)]),
+        (SD3, {}, [(-1, 16, 16, 16), (-1, 333, 24), (-1, 20), (-1,)]),
+        (
+            FLUX,
+            {"hidden_states": (256, 12)},
+            [(-1, 256, 12), (-1, 512, 24), (-1, 20), (-1,), (-1,), (256, 3), (512, 3)],
+        ),
+    ],
+)
+def test_a_denoiser_of_diffusers_is_read_from_its_configuration(
+    tmp_path: Path, configuration: dict[str, object], shape: dict[str, tuple[int, ...]], inputs: list[tuple[int, ...]]
+) -> None:
+    graph = read(folder(tmp_path, **configuration), **shape)
+    assert [sizes for _, sizes in graph.inputs] == inputs
+    assert graph.fixed_batch_size is None
+    assert graph.unknown_op_types == ()
+    assert [note for note in graph.notes if "default length" in note or "One pass of the denoiser" in note] == [
+        diffusion.DENOISER_NOTE
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [("fasterrcnn_resnet50_fpn", (800, 1066)), ("ssdlite320_mobilenet_v3_large", (320, 320))]
+)
+def test_a_detector_has_the_size_that_it_resizes_its_pictures_to(name: str, side: tuple[int, int]) -> None:
+    """Its boxes are compared all at once: by class, torchvision asks for values."""
+    graph = read(f"torchvision:{name}")
+    assert graph.inputs[0][1][1:] == (3, *side)
+    assert any(note.startswith("How much it selects depends on values") for note in graph.notes)

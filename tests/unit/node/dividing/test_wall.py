@@ -21,6 +21,7 @@ from mps import GPU, PROGRAM, commands_sent, control_in, waiting_for_cgroups
 from waiting import LIMIT_S, wait_until
 
 NODE = Path(gpusage_slurm.__file__).parent / "node"
+JOB = "77124"  # no other test's: samplers look at every process of the machine
 PART_MIB = 32_032  # 40 % of 81,559 MiB less 256 and less 1,223
 SMI = r"""#!/bin/sh
 case $* in
@@ -71,22 +72,24 @@ class Node:
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
-            env={**self.environment, "SLURM_JOB_ID": "7", **environment},
+            env={**self.environment, "SLURM_JOB_ID": JOB, **environment},
         )
         assert done.stderr == ""
         return done.stdout
 
     def prolog(self, **environment: str) -> None:
-        """Run the prolog of job 7, which has 40 % of a GPU."""
+        """Run the prolog of the job, which has 40 % of a GPU."""
         share = {"CUDA_VISIBLE_DEVICES": GPU, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", "SLURM_JOB_UID": "1000"}
         self.run(NODE / "prolog.sh", **share, **environment)
 
     def task_prolog(self) -> str:
-        """Return what the task prolog prints for a task of job 7."""
+        """Return what the task prolog prints for a task of the job."""
         ours = {"GPUSAGE_NOTICE": "no", "GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
         return self.run(NODE / "task_prolog.sh", **ours, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=6144M")
 
-    def start_step(self, title: str = "7.batch", *, name: str = "job_7", program: str = "slurmstepd-wlm") -> Path:
+    def start_step(
+        self, title: str = f"{JOB}.batch", *, name: str = f"job_{JOB}", program: str = "slurmstepd-wlm"
+    ) -> Path:
         """Let a step's slurmstepd begin, and return the job's cgroup."""
         (self.scope / name / "step_batch" / "slurm").mkdir(parents=True, exist_ok=True)
         process = self.proc / str(100 + len([*self.proc.iterdir()]))
@@ -98,13 +101,13 @@ class Node:
         return self.scope / name
 
     def state(self) -> str:
-        """Return the first word of what `walls/7` says; empty where no wall was announced."""
-        file = self.root / "walls" / "7"
+        """Return the first word of what the job's file in `walls` says; empty where no wall was announced."""
+        file = self.root / "walls" / JOB
         return file.read_text().split()[0] if file.exists() else ""
 
     def held(self) -> tuple[str, int | None, str]:
-        """Return what limits the memory of job 7, and to how many MiB, and its trouble."""
-        granted = read_granted("7", folder=self.root)
+        """Return what limits the memory of the job, and to how many MiB, and its trouble."""
+        granted = read_granted(JOB, folder=self.root)
         assert granted is not None
         limit = granted.memory_limit_bytes
         return granted.limited_by, limit and limit >> 20, granted.trouble
@@ -114,10 +117,10 @@ class Node:
 def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path)
     yield node
-    (node.root / "walls" / "7").unlink(missing_ok=True)  # who waits for the job's cgroup gives up
+    (node.root / "walls" / JOB).unlink(missing_ok=True)  # who waits for the job's cgroup gives up
 
 
-@pytest.mark.parametrize("name", ["job_7", "s1QK7JX2Z2R400"])  # 26.05 names a job's cgroup by its SLUID
+@pytest.mark.parametrize("name", [f"job_{JOB}", "s1QK7JX2Z2R400"])  # 26.05 names a job's cgroup by its SLUID
 def test_a_share_is_a_wall_before_its_first_task_runs(node: Node, name: str) -> None:
     node.prolog()
     assert node.state() == "wait"
@@ -267,6 +270,6 @@ def test_a_node_whose_jobs_slurm_keeps_in_no_cgroup_has_no_wall(node: Node) -> N
     node.scope.rename(node.scope.with_name("sshd.service"))
     node.prolog()
     assert node.state() == ""
-    assert json.loads((node.root / "granted" / "7.json").read_text())["limited_by"] == "cap"
+    assert json.loads((node.root / "granted" / f"{JOB}.json").read_text())["limited_by"] == "cap"
     offers = parse_offers(node.run(PROGRAM, "offers"))
     assert offers.because == "Slurm keeps its jobs in no cgroup v2 (slurmstepd.scope)"

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpusage.cli.table_file import csv_rows
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.trace import csv_rows, trace_of, usual_names
+from gpusage_planning.simulator.trace import trace_of, usual_names
 from simulated import read_trace
 
 FLEET = Fleet(
@@ -129,13 +130,19 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert len(trace.jobs) > 0
 
 
+ACME = """job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time
+9,u5907,1,2,128,Other,FAILED,2023-03-01 00:18:22+08:00,2023-03-01 00:18:54+08:00,2023-03-01 00:20:51+08:00,117,32,936.0
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "ids"),
     [
         ("timestamp,num_gpus,duration\n5,1,60\n9,2,60\n", ["2", "3"]),
         ("job_id,num_gpu,submit_time,iterations,model_name,duration\n7,4,5,100,vgg16,60\n", ["7"]),
+        (ACME, ["9"]),
     ],
 )
 def test_the_columns_of_published_traces_are_known(tmp_path: Path, text: str, ids: list[str]) -> None:
-    """Of Pollux, which numbers no jobs, and of Tiresias and ElasticFlow."""
+    """Of a trace that numbers no jobs, of Tiresias and ElasticFlow, and of Acme."""
     assert list(read_trace(written(tmp_path, text), FLEET).jobs.ids) == ids

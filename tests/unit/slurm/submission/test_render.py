@@ -417,3 +417,48 @@ def test_a_named_type_of_two_sizes_is_held_to_one_by_its_feature() -> None:
     pools = (place("a100-80", "gpu80", request="a100"), place("a100-40", request="a100"), place("t4", "gpu80"))
     job = job_of(tres_per_node="gres:gpu:a100:1")
     assert rendered(job, pools=pools, required_gpus=("a100-80",)).fields == {"set.features": "gpu80"}
+
+
+def kind_of(*names: str, gpu_count: int) -> NodeKind:
+    return NodeKind(cpu_count=64, gpu_count=gpu_count, node_names=names, features=("ib",))
+
+
+def several(*kinds: NodeKind, name: str = "h100") -> GpuPool:
+    count = sum(kind.gpu_count * len(kind.node_names) for kind in kinds)
+    return dataclasses.replace(POOLS[1], site_type=name, feature=None, node_kinds=kinds, gpu_count=count)
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "after"),
+    [
+        ({"tres_per_node": "gres:gpu:2"}, {"set.gres": "gres:gpu:h100:2"}, "gres/gpu:h100:2"),
+        ({"tres_per_job": "gres/gpu:4"}, {"set.tres_per_job": "gres/gpu:h100:4"}, "gres/gpu:h100:4 per job"),
+        (
+            {"tres_per_task": "cpu=4,gres/gpu=1", "num_tasks": "2"},
+            {"set.tres_per_task": "cpu=4,gres/gpu:h100:1"},
+            "gres/gpu:h100:1 per task",
+        ),
+    ],
+)
+def test_several_gpus_get_a_type_where_they_stand(fields: dict[str, str], changes: dict[str, str], after: str) -> None:
+    pools = (several(kind_of("n1", "n2", gpu_count=4)), several(kind_of("n1", "n2", gpu_count=2), name="1g.10gb"))
+    held = rendered(job_of(**fields), pools=pools, required_gpus=("h100",))
+    assert (held.fields, held.after) == (changes, after)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_held"),
+    [
+        ({"tres_per_node": "gres:gpu:4"}, True),
+        ({"tres_per_node": "gres:gpu:8"}, False),  # on no node
+        ({"tres_per_job": "gres:gpu:8"}, True),  # on two
+        ({"tres_per_job": "gres:gpu:12"}, False),
+        ({"tres_per_node": "gres:gpu:2", "min_nodes": "2", "max_nodes": "2"}, True),
+        ({"tres_per_node": "gres:gpu:2", "min_nodes": "3", "max_nodes": "3"}, False),
+    ],
+)
+def test_several_gpus_are_held_only_to_nodes_that_are_enough(fields: dict[str, str], is_held: bool) -> None:
+    pools = (several(kind_of("n1", "n2", gpu_count=4)), several(kind_of("n3", gpu_count=8), name="t4"))
+    held = rendered(job_of(**fields), pools=pools, required_gpus=("h100",))
+    assert bool(held.fields) == is_held
+    assert is_held or held.trouble == "it is decided for h100 only, to which this job cannot be bound"

@@ -279,3 +279,56 @@ def test_a_job_s_folder_is_read_for_a_relative_path_alone() -> None:
 )
 def test_an_array_counts_the_tasks_that_may_run_at_once(indices: str, count: int) -> None:
     assert read_request({"tres_per_node": "gres:gpu:1", "array_inx": indices}).task_count == count
+
+
+@pytest.mark.parametrize(
+    ("fields", "gpu_count", "node_count", "node_gpu_count", "cpu_count", "gib"),
+    [
+        ({"tres_per_node": "gres:gpu:4"}, 4, 1, 4, 1, 0),
+        ({"tres_per_node": "gres/gpu:4", "min_nodes": "2", "max_nodes": "2"}, 8, 2, 4, 1, 0),
+        ({"tres_per_job": "gres:gpu:4"}, 4, 0, 1, 1, 0),  # spread over as many nodes as it takes (22.05)
+        ({"tres_per_job": "gres:gpu:4", "min_nodes": "1", "max_nodes": "1"}, 4, 1, 4, 1, 0),
+        ({"tres_per_job": "gres:gpu:4", "min_nodes": "2", "max_nodes": "4"}, 4, 2, 1, 1, 0),
+        (
+            {"tres_per_node": "gres:gpu:4", "cpus_per_tres": "gres:gpu:8", "mem_per_tres": "gres:gpu:4096"},
+            4,
+            1,
+            4,
+            32,
+            16,
+        ),
+        ({"tres_per_task": "gres/gpu:1", "num_tasks": "4", "cpus_per_task": "6", "min_cpus": "24"}, 4, 0, 1, 24, 0),
+        (
+            {"tres_per_node": "gres:gpu:2", "min_nodes": "2", "max_nodes": "2", "ntasks_per_node": "2"}
+            | {"cpus_per_task": "6", "min_cpus": "24", "min_mem_per_cpu": "1024"},
+            *(4, 2, 2, 12, 12),
+        ),
+        ({"tres_per_node": "gres:gpu:2", "ntasks_per_tres": "2", "cpus_per_task": "3"}, 2, 1, 2, 12, 0),
+    ],
+)
+def test_several_gpus_ask_each_node_for_a_part(
+    fields: dict[str, str], gpu_count: int, node_count: int, node_gpu_count: int, cpu_count: int, gib: int
+) -> None:
+    request = read_request(fields)
+    assert request.obstacles == ()
+    assert (request.gpu_count, request.node_count, request.node_gpu_count) == (gpu_count, node_count, node_gpu_count)
+    assert (request.cpu_count, request.host_memory_bytes) == (cpu_count, gib << 30)
+
+
+@pytest.mark.parametrize(
+    ("fields", "clause"),
+    [
+        ({}, ""),
+        ({"shared": "0", "tres_bind": "gres:gpu:closest", "script_options": "unread"}, ""),
+        ({"num_tasks": "4", "ntasks_per_node": "4"}, ""),
+        ({"num_tasks": "4"}, "it may get more nodes, and so more GPUs"),
+        ({"max_nodes": "4"}, "it may get more nodes, and so more GPUs"),
+        ({"script": "0"}, "only batch jobs"),
+        ({"het": "1"}, "heterogeneous"),
+        ({"tres_per_job": "gres:gpu:4"}, "several places"),
+    ],
+)
+def test_whole_gpus_stay_whole_so_hardly_anything_is_in_the_way(fields: dict[str, str], clause: str) -> None:
+    obstacles = read_request({"tres_per_node": "gres:gpu:4", **fields}).obstacles
+    assert len(obstacles) == bool(clause)
+    assert clause in "".join(obstacles)

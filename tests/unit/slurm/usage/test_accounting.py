@@ -82,7 +82,12 @@ def test_a_run_has_whose_it_was_and_its_gpus_and_nothing_that_only_a_node_sees(b
         pytest.param({"AllocTRES": "cpu=4,gres/gpu=4"}, {"gpu": "", "gpu_count": 4}, id="no types in the books"),
         pytest.param({"AllocTRES": "gres/gpu:new=1,gres/gpu=1"}, {"gpu": "new", "gpu_count": 1}, id="a strange type"),
         pytest.param(
-            {"AllocTRES": "gres/gpu:v100=1,gres/gpu:t4=3,gres/gpu=4"}, {"gpu_count": 4}, id="nodes of two types"
+            {"AllocTRES": "gres/gpu:v100=1,gres/gpu:t4=3,gres/gpu=4"},
+            {"gpu": "", "gpu_count": 4},
+            id="nodes of two types",
+        ),
+        pytest.param(
+            {"AllocTRES": "gres/gpu:v100=1,gres/gpu=4"}, {"gpu": "", "gpu_count": 4}, id="a type that is not counted"
         ),
         pytest.param(
             {"AllocTRES": "gres/mps:v100=50,gres/mps=50"},

@@ -71,7 +71,10 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
 
   /** Know whose {@code node}'s resources are from now on. */
   void know(SchedulerNode node) {
-    nodes.putIfAbsent(node.getUnallocatedResource(), node);
+    Resource left = node.getUnallocatedResource();
+    if (!nodes.containsKey(left)) { // which takes no lock
+      nodes.put(left, node);
+    }
   }
 
   void configure(Configuration conf) {
