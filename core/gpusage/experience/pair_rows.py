@@ -64,8 +64,8 @@ def pair_rows(observations: Sequence[Observation], least_sampled_s: float) -> It
 
         for run in runs:
             usage, others = run.usage, partners[id(run)]
-            is_beside = len(others) == 1 and usage.alone_s <= MOST_ALONE * usage.sampled_s
-            if not (is_beside and others[0].job and alone_s.get(run.work) and usage.sampled_s >= least_sampled_s):
+            has_one_partner = len(others) == 1 and usage.alone_s <= MOST_ALONE * usage.sampled_s
+            if not (has_one_partner and others[0].job and alone_s.get(run.work) and usage.sampled_s >= least_sampled_s):
                 continue
             slowdown = run.duration_s / median(alone_s[run.work])
             if slowdown >= LEAST_SLOWDOWN:
