@@ -30,13 +30,8 @@ def spread(deviation: float, graph: ModelGraph) -> float:
         deviation: Standard deviation of the logarithm of truth over prediction where every operator is known.
         graph: Unknown operators add a deviation of their own, as large as their share.
     """
-    return exp(NINETY_PERCENT * hypot(deviation, unknown_deviation(graph)))
-
-
-def unknown_deviation(graph: ModelGraph) -> float:
-    """Return the deviation that unknown operators add to a logarithm."""
     share = unknown_share(graph)
-    return share + 0.1 * (share > 0)
+    return exp(NINETY_PERCENT * hypot(deviation, share + 0.1 * (share > 0)))
 
 
 def interval_around(value: float, factor: float) -> Interval:

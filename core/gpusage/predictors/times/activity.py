@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.artifacts import ActivityParameters, ForestParameters, shaped
-from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
+from gpusage.predictors.intervals import NINETY_PERCENT, spread
 from gpusage.predictors.times.step_time import Timing
 from gpusage.predictors.work.decoding import DecodingWork
 from gpusage.predictors.work.lowering import Lowering
@@ -261,7 +261,7 @@ def activities(
 
     # How far the odds lie off, below and above the point, of utilization, SM and DRAM activity.
     misses = np.vstack([learned_misses, np.full(_ENDS, NINETY_PERCENT * DRAM_DEVIATION)])
-    unknown = NINETY_PERCENT * unknown_deviation(graph)
+    unknown = log(spread(0.0, graph))
     intervals = shares_around(values, *np.exp(np.hypot(misses, unknown)).T)
 
     # A host as fast as the step time's leaves no gaps: GPU busy may always be as high.

@@ -97,7 +97,7 @@ def runs_on(engine: Engine, gpu: Gpu) -> bool:
 
 def engine_notes(gpu: Gpu, engine: Engine) -> tuple[str, ...]:
     """Return one sentence where *engine* does not run on *gpu*."""
-    if runs_on(engine, gpu):
+    if engine not in ENGINE_GPUS or runs_on(engine, gpu):
         return ()
     return (f"Engine {engine} does not run on {gpu.name}; its GPUs are {ENGINE_GPUS[engine].words}.",)
 
@@ -110,14 +110,17 @@ def replays_graph(workload: Workload) -> bool:
 
 def kind_of(workload: Workload) -> str:
     """Return what kind of workload it is to the width of its interval; names that begin alike are of like kinds."""
-    engine = "eager" if engine_of(workload) == "eager" else "engine"
-    if workload.mode == "train" and workload.gpus > 1:
+    if workload.mode == "train":
+        if workload.gpus == 1:
+            return f"train, {workload.layout}"
         is_divided = max(workload.gpus_per_replica, workload.expert) > 1
         return f"train, several GPUs, {'divided' if is_divided else 'whole'}"
+
     if workload.generate or replays_graph(workload):
+        engine = "eager" if engine_of(workload) == "eager" else "engine"
         several = ", several GPUs" if workload.gpus > 1 else ""
         return f"{'answer' if workload.generate else 'pass'}, {engine}{several}"
-    return f"{workload.mode}, {'compiled' if is_fusion_measured(workload) else workload.layout}"
+    return f"infer, {'compiled' if is_fusion_measured(workload) else workload.layout}"
 
 
 RESERVED_SHARE = 0.9

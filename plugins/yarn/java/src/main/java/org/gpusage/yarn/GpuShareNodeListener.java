@@ -5,16 +5,17 @@ import java.io.IOException;
 import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.stream.Collectors;
 import org.apache.hadoop.classification.InterfaceAudience;
 import org.apache.hadoop.classification.InterfaceStability;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
-import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.server.nodemanager.ContainerStateTransitionListener;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
@@ -250,11 +251,9 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
 
   private boolean hasOtherDevices(Container container) {
     ResourcePluginManager plugins = context.getResourcePluginManager();
-    boolean fromPlugin =
-        plugins != null
-            && plugins.getNameToPlugins() != null
-            && plugins.getNameToPlugins().keySet().stream().anyMatch(name -> NodeGpus.amount(container.getResource(), name) > 0);
-    return fromPlugin || NodeGpus.amount(container.getResource(), Settings.GPU_RESOURCE) > 0;
+    Set<String> names = new HashSet<>(Collections.singleton(Settings.GPU_RESOURCE)); // which a node may offer without a plugin
+    names.addAll(plugins == null || plugins.getNameToPlugins() == null ? Collections.emptySet() : plugins.getNameToPlugins().keySet());
+    return names.stream().anyMatch(name -> NodeGpus.amount(container.getResource(), name) > 0);
   }
 
   private static void removeMpsVariables(Map<String, String> environment) {
@@ -286,7 +285,6 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   }
 
   private static String id(Container container) {
-    ContainerId id = container.getContainerId();
-    return id.toString();
+    return container.getContainerId().toString();
   }
 }

@@ -143,12 +143,9 @@ final class NodeGpus {
 
   /** Return the percentage of threads that a container's {@code tags} name; 0 if they name none. */
   static long threads(Collection<String> tags) {
-    for (String tag : tags == null ? Collections.<String>emptyList() : tags) {
-      if (tag.startsWith(THREADS) && tag.substring(THREADS.length()).matches("[1-9][0-9]?|100")) {
-        return Long.parseLong(tag.substring(THREADS.length()));
-      }
-    }
-    return 0;
+    Collection<String> known = tags == null ? Collections.emptyList() : tags;
+    return known.stream().filter(tag -> tag.matches(THREADS + "([1-9][0-9]?|100)")).findFirst()
+        .map(tag -> Long.parseLong(tag.substring(THREADS.length()))).orElse(0L);
   }
 
   static boolean hasReserved(Collection<String> tags) {
