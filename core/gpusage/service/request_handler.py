@@ -79,14 +79,11 @@ class AnswerCounters:
 
         def response(line: bytes) -> None:
             reply(line)
-            self.add_duration(time.perf_counter() - begun_s)
+            duration_s = time.perf_counter() - begun_s
+            self.duration_counts[bisect_left(BOUNDS_S, duration_s)] += 1
+            self.duration_sum_s += duration_s
 
         return response
-
-    def add_duration(self, duration_s: float) -> None:
-        """Count one answer."""
-        self.duration_counts[bisect_left(BOUNDS_S, duration_s)] += 1
-        self.duration_sum_s += duration_s
 
 
 class RequestHandler:

@@ -121,7 +121,7 @@ def _document(graph: ModelGraph, workload: Workload, gpu: Gpu, run: Mapping[str,
             "tokens_per_s_per_user": serving.user_tokens_per_s,
             "tokens_per_s": serving.tokens_per_s,
         }
-        price_per_hour = prices_per_hour(advisor().catalogue, run["price"]).get(gpu.name)
+        price_per_hour = prices_per_hour(advisor().catalogue, run["price"]).get(serving.gpu)
         if price_per_hour is not None:
             values["cost_per_million_tokens"] = price_per_hour / HOUR_S / serving.tokens_per_s * MILLION
         document |= {name: documents.interval(interval_around(value, serving.factor)) for name, value in values.items()}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from itertools import chain
+
 import pytest
 
 from gpusage.service.metrics.opening import parse_address
@@ -30,10 +33,15 @@ def test_anything_else_is_refused_in_one_sentence(text: str) -> None:
         parse_address(text)
 
 
-def test_an_answer_falls_into_the_bucket_whose_upper_end_it_does_not_pass() -> None:
+def test_an_answer_falls_into_the_bucket_whose_upper_end_it_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    durations_s = (0.0, BOUNDS_S[0], 0.0006, 5.0)
+    clock = chain.from_iterable((0.0, duration_s) for duration_s in durations_s)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     tally = AnswerCounters()
-    for duration_s in (0.0, BOUNDS_S[0], 0.0006, 5.0):
-        tally.add_duration(duration_s)
+    for _ in durations_s:
+        tally.timed(lambda _: None)(b"x")
+    monkeypatch.undo()
+    assert tally.duration_sum_s == sum(durations_s)
     counts = tally.duration_counts
     assert (counts[0], counts[1], counts[-1], sum(counts)) == (2, 1, 1, 4)
 
