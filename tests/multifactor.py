@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Jobs, Kind
+from gpusage_planning.simulator.contract import Jobs, Kind, UnslowedTruth
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.orders import Multifactor, Ordering
 from gpusage_planning.simulator.policies import Slots
 from gpusage_planning.simulator.result import Result
 from gpusage_planning.simulator.rounds import simulate_ordered
-from simulated import UnslowedTruth
 
 GPUS = 4
 """Of the one node."""

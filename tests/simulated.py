@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
 
-from gpusage_planning.simulator.contract import Colocation, Jobs, Kind, Tenant
+from gpusage_planning.simulator.contract import Jobs, Kind
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.formats import find_format
 from gpusage_planning.simulator.trace import Trace, trace_of
 
 KINDS = 3
-
-
-class UnslowedTruth:
-    """A truth in which every job runs at speed 1, wherever it is and beside whom, and needs no memory."""
-
-    def speed(self, _: int, __: int, /) -> float:
-        """Return the same for all."""
-        return 1.0
-
-    def memory_bytes(self, _: int, __: int, /) -> float:
-        """Return nothing."""
-        return 0.0
-
-    def colocation_of(self, tenants: Sequence[Tenant], _: int, /) -> Colocation:
-        """Return a GPU at work."""
-        return Colocation((1.0,) * len(tenants), 1.0)
 
 
 @st.composite

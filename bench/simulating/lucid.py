@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Colocation, Jobs, Kind, Tenant
+from gpusage_planning.simulator.contract import Jobs, Kind, UnslowedTruth
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.orders import (
     ByAge,
@@ -56,22 +56,6 @@ class Figures(NamedTuple):
     jct_s: float
     makespan_s: float
     preemptions: int
-
-
-class Truth:
-    """Every job runs as long as the trace says."""
-
-    def speed(self, _: int, __: int, /) -> float:
-        """Return the same for all."""
-        return 1.0
-
-    def memory_bytes(self, _: int, __: int, /) -> float:
-        """Return nothing."""
-        return 0.0
-
-    def colocation_of(self, tenants: Sequence[Tenant], _: int, /) -> Colocation:
-        """Return that nobody is slowed."""
-        return Colocation((1.0,) * len(tenants), 1.0)
 
 
 def read_text(repository: Path, path: str) -> str:
@@ -167,7 +151,7 @@ def our_figures(order: Order, per_node: int | None, submit_s: Whole, work_s: Who
     """Return the same of whole GPUs in our order, which knows how long each job runs."""
     fleet, jobs = pool_of(NODE_COUNT * GPUS_PER_NODE, per_node), jobs_of(submit_s, work_s, gpus)
     ordering = Ordering(order=order, predicted_s=jobs.work_s, preemption_s=LUCID_PREEMPTION_S)
-    figures = simulate_ordered(jobs, fleet, Slots(fleet=fleet), Truth(), ordering).figures
+    figures = simulate_ordered(jobs, fleet, Slots(fleet=fleet), UnslowedTruth(), ordering).figures
     return Figures(figures.jct_s, figures.makespan_s, figures.preemptions)
 
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Jobs, Kind
+from gpusage_planning.simulator.contract import Jobs, Kind, UnslowedTruth
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.policies import Slots
-from simulated import UnslowedTruth
 
 Counts = list[int]
 """GPUs on each node."""

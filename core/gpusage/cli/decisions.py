@@ -10,7 +10,7 @@ import csv
 import pwd
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +21,7 @@ from gpusage.boundary.printable_text import one_line, visible
 from gpusage.cli import tables
 from gpusage.cli.decision_lines import document, lines
 from gpusage.decisions.advisor import make_advisor
+from gpusage.experience.pair_rows import PAIR_COLUMNS, pair_rows
 from gpusage.experience.profile_rows import COLUMNS, Cell, profile_row
 from gpusage.plugins.loading import installed_managers
 from gpusage.settings.configuration_file import load_configuration, read_configuration
@@ -36,7 +37,7 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def write_profiles(folder: Path) -> None:
-    """Write one table per GPU into *folder*, in place of those that were written before.
+    """Write one table per GPU, and one of pairs, into *folder*, in place of those that were written before.
 
     Raises:
         GpuUsageError: The store cannot be read, or the folder not be written.
@@ -45,27 +46,34 @@ def write_profiles(folder: Path) -> None:
     with closing(open_store(configuration.store.url)) as store:
         observations = store.usage()
     by_gpu: dict[str, list[Row]] = defaultdict(list)
+    least_s = configuration.learning.least_sampled_s
+    pairs = list(pair_rows(observations, least_s))
     for each in observations:
-        least_s = configuration.learning.least_sampled_s
         row = profile_row(each.usage, each.decision, least_s) if each.decision else None
         if row is not None:
             by_gpu[str(row["gpu"])].append(row)
 
     try:
+        (folder / "profile").mkdir(parents=True, exist_ok=True)
+        _write_table(folder / "pairs.csv", PAIR_COLUMNS, pairs)
         for gpu, rows in by_gpu.items():
-            (folder / "profile").mkdir(parents=True, exist_ok=True)
             # A GPU's name is perhaps a driver's, with signs that no file name should have.
             name = re.sub(r"[^\w.-]|_", "-", gpu)
-            with (folder / "profile" / f"site-{name}.csv").open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-                writer.writeheader()
-                writer.writerows({name: _harmless(cell) for name, cell in row.items()} for row in rows)
+            _write_table(folder / "profile" / f"site-{name}.csv", COLUMNS, rows)
     except OSError as error:
         message = f"Folder {str(folder)!r} must be one that you may write; got: {error}. Name another one."
         raise RequestError(message) from error
 
     count = sum(map(len, by_gpu.values()))
     tables.show(f"{count} of {len(observations)} runs were alone on a whole GPU: {count} rows in {folder / 'profile'}.")
+    tables.show(f"{len(pairs)} ran beside one other, and their scripts also alone: rows in {folder / 'pairs.csv'}.")
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _harmless(cell) for name, cell in row.items()} for row in rows)
 
 
 def _harmless(cell: Cell) -> Cell:

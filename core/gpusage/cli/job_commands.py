@@ -75,7 +75,8 @@ def validate() -> None:
     "profile_folder",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Instead, write what jobs used alone on a whole GPU as tables for 'gpusage train --data FOLDER'.",
+    help="Instead, write what jobs used alone on a whole GPU as tables for 'gpusage train --data FOLDER', and "
+    "pairs.csv for 'gpusage colocate --pairs': runs beside one other job.",
 )
 @options.json_option
 @run_by("gpusage.cli.decisions:decisions")

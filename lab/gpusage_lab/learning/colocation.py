@@ -78,8 +78,12 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     own = profiled_pairs(data)
     pairs = joined([gavel(data), *own.values()])
     deviations = {split.name: _deviations(pairs, split.chosen_pairs(pairs)) for split in _SPLITS}
+    learned = NOTHING_MEASURED
+    if own:
+        campaigns = joined(list(own.values()))
+        learned = _fitted(campaigns, ~np.isnan(campaigns.parts))
     parameters = replace(
-        _fitted_on_all(joined(list(own.values()))) if own else NOTHING_MEASURED,
+        learned,
         known=deviations["known"],
         partly=deviations["partly"],
         unknown=deviations["unknown"],
@@ -104,10 +108,10 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
 
 
 _WHY = (
-    "Seven models do not tell from a graph how a new one takes a partner: this is popular partner, as job effects.",
+    "Ours is the rule on activities with effects of jobs, models and pairs, for a few pairs of a site's own jobs.",
     "Some 70 forms were looked at on these folds: Gaussian processes with interactions, two-resource, monotone laws.",
     "The best of 230 by folds within the training models gave 93.0 and 87.8 % of Oracle: worse than popular partner.",
-    "Job effects that have seen the target itself reach little more: what is missing is who suits whom.",
+    "An earlier form, popular partner with likeness to measured jobs, had 94.4 and 91.0 % here.",
     "Effects of one campaign's jobs choose no better in another than the rule from activities: they are not shipped.",
     "Beyond two jobs delays are added, and thread percentages only limit; nothing public tells better.",
     "MISO's mixes of seven name no job and are relative to each job's own best: no slowdown can be read from them.",
@@ -117,7 +121,7 @@ _WHY = (
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score every policy on both sources."""
     pairs = gavel(data)
-    ours = {"ours": refit_sums, "ceiling: job effects with the target seen": _fitted_with_target}
+    ours: dict[str, Policy] = {"ours": refit_sums}
     apart = {name: with_partner_held_out(policy) for name, policy in (*GUESSING.items(), ("ours", refit_sums))}
     shown = [
         _table("Gavel 2020, V100, MPS", pairs, {**RANKING, **GUESSING, **ours}, _WHY),
@@ -172,10 +176,6 @@ def sums_by_pairs(pairs: Pairs, chosen: BoolArray) -> FloatArray:
     return _sums(learned_colocation(learned), pairs)
 
 
-def _fitted_with_target(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
-    return np.asarray(_sums(learned_colocation(_fitted_on_all(pairs)), pairs)[target])
-
-
 def as_shipped(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
     """Return what the artifact that is in use says of each job as the target's partner."""
     return np.asarray(_sums(learned_colocation(pretrained().colocation), pairs)[target])
@@ -188,10 +188,6 @@ def _sums(learned: LearnedColocation, pairs: Pairs) -> FloatArray:
 
 def _pair_throughputs(learned: LearnedColocation, pairs: Pairs) -> FloatArray:
     return pair_throughputs(learned, pairs.features, [need.parameter_count for need in pairs.needs])[0]
-
-
-def _fitted_on_all(pairs: Pairs) -> ColocationParameters:
-    return _fitted(pairs, ~np.isnan(pairs.parts))
 
 
 def _fitted(pairs: Pairs, chosen: BoolArray) -> ColocationParameters:

@@ -221,3 +221,19 @@ class Truth(Protocol):
 
     def colocation_of(self, tenants: Sequence[Tenant], gpu_type: int, /) -> Colocation:
         """Return what comes of *tenants*, at least one."""
+
+
+class UnslowedTruth:
+    """A truth in which every job runs at speed 1, wherever it is and beside whom, and needs no memory."""
+
+    def speed(self, _: int, __: int, /) -> float:
+        """Return the same for all."""
+        return 1.0
+
+    def memory_bytes(self, _: int, __: int, /) -> float:
+        """Return nothing."""
+        return 0.0
+
+    def colocation_of(self, tenants: Sequence[Tenant], _: int, /) -> Colocation:
+        """Return a GPU at work."""
+        return Colocation((1.0,) * len(tenants), 1.0)

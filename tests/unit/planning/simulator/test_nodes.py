@@ -12,12 +12,11 @@ from click.testing import CliRunner
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
 from gpusage_planning import commands
-from gpusage_planning.simulator.contract import Backfill, Jobs, Kind
+from gpusage_planning.simulator.contract import Backfill, Jobs, Kind, UnslowedTruth
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.policies import Slots
 from gpusage_planning.simulator.result import Result
-from simulated import UnslowedTruth
 
 
 def simulated(

@@ -12,14 +12,13 @@ import numpy as np
 from gpusage.cli.cluster_file import example_cluster
 from gpusage.decisions.advisor import make_advisor
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Arrival, Demand, JobRequest, Jobs, Kind, Policy
+from gpusage_planning.simulator.contract import Arrival, Demand, JobRequest, Jobs, Kind, Policy, UnslowedTruth
 from gpusage_planning.simulator.engine import STUCK_AFTER_S, simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType, fleet_of
 from gpusage_planning.simulator.policies import Shipped
 from gpusage_planning.simulator.predictions import draw_kinds
 from gpusage_planning.simulator.scenario import POLICIES, scenario_of
 from gpusage_planning.simulator.source import generated
-from simulated import UnslowedTruth
 
 ADVISOR = make_advisor()
 LIGHT = next(place for place, kind in enumerate(draw_kinds()) if "regnet_y_400mf@224, batch 16" in kind.name)

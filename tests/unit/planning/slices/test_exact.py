@@ -13,11 +13,10 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage_hooks.types import Cluster, GpuPool
-from gpusage_planning.simulator.contract import Jobs, Kind
+from gpusage_planning.simulator.contract import Jobs, Kind, UnslowedTruth
 from gpusage_planning.simulator.fleet import fleet_of
 from gpusage_planning.slices.layouts import WHOLE, boards_of
 from gpusage_planning.slices.search import Month, best_layout
-from simulated import UnslowedTruth
 
 pytestmark = pytest.mark.nightly
 INSTANCES = 20
