@@ -136,11 +136,18 @@ def test_containers_of_one_training_have_a_gpu_each_and_another_joins_them(clust
     assert sorted(gpu for _, (gpu, _) in bound(cluster, "h100-1", training)) == ["0", "1"]
     other = holding(cluster, tmp_path / "go", 2, share="25", labels="h100")
     assert {gpu for _, (gpu, _) in bound(cluster, "h100-1", other)} == {"0"}  # the fullest, as ever
-    third = masters.submit(cluster, plan=masters.plan(share="25", labels="h100", apart="1", containers="3"))
-    apps.wait_until(cluster, lambda: len(masters.outputs(cluster, third)) == 2, "two of it run")
+
+    plan = masters.plan(share="25", labels="h100", apart="1", containers="3")
+    third = masters.submit(cluster, HOLD.format(file=tmp_path / "ranks"), plan=plan)
+    masters.wait_for_output(cluster, third, 2)
+    later = holding(cluster, tmp_path / "go", share="25", labels="h100")  # a GPU has room, but none without a rank
+    assert sorted(gpu for _, (gpu, _) in bound(cluster, "h100-1", third)) == ["0", "1"]
+    assert not reserved(cluster, third)
+    (tmp_path / "ranks").touch()
     (tmp_path / "go").touch()
-    reports = masters.wait_for_end(cluster, training, other, third)
-    assert [report["finalStatus"] for report in reports] == ["SUCCEEDED"] * 3
+    reports = masters.wait_for_end(cluster, training, other, third, later)
+    assert [report["finalStatus"] for report in reports] == ["SUCCEEDED"] * 4
+    assert len(masters.outputs(cluster, third)) == 3
 
 
 def bound(sandbox: Sandbox, node: str, app: str) -> list[tuple[str, tuple[str, int]]]:

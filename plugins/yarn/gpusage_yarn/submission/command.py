@@ -162,7 +162,8 @@ def _prepare_application(
         notes.append(f"this decision is not recorded: {trouble}")
 
     rescue = submit_options.rescue and advised.rules.sharing.rescue
-    plan = replace(planned.plan, containers=submit_options.containers, rescue=rescue)
+    apart = planned.plan.apart and submit_options.containers > 1  # one alone has none to be kept from
+    plan = replace(planned.plan, containers=submit_options.containers, rescue=rescue, apart=apart)
 
     # YARN lowers a priority without a word.
     if submit_options.priority is not None:

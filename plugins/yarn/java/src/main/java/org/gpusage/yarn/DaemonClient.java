@@ -84,8 +84,7 @@ final class DaemonClient {
     }
   }
 
-  private void send(SocketChannel channel, Selector selector, SelectionKey key, String line, long deadlineNs)
-      throws IOException {
+  private void send(SocketChannel channel, Selector selector, SelectionKey key, String line, long deadlineNs) throws IOException {
     ByteBuffer question = ByteBuffer.wrap(line.getBytes(StandardCharsets.UTF_8));
     key.interestOps(SelectionKey.OP_WRITE);
     while (question.hasRemaining()) {
@@ -95,8 +94,7 @@ final class DaemonClient {
     }
   }
 
-  private String receive(SocketChannel channel, Selector selector, SelectionKey key, long deadlineNs)
-      throws IOException {
+  private String receive(SocketChannel channel, Selector selector, SelectionKey key, long deadlineNs) throws IOException {
     ByteBuffer answer = ByteBuffer.allocate(ANSWER_LIMIT_BYTES);
     key.interestOps(SelectionKey.OP_READ);
     while (true) {

@@ -3,6 +3,7 @@ package org.gpusage.yarn;
 
 import java.io.IOException;
 import java.io.Serializable;
+import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
@@ -35,7 +36,7 @@ import org.slf4j.LoggerFactory;
  * but one, and does not say whose the devices are. What is bound stands in the NodeManager's own state store, as its own plugins' devices do.
  *
  * <p>It runs in the NodeManager's dispatcher, which ends the NodeManager at whatever is thrown, errors of linking after a jar was replaced
- * included: so its entry points keep these, too. Nothing here waits. A share that is not bound does not run, whatever the reason: two containers
+ * included: so its entry points keep these, too. Nothing here waits, but what is bound is written to the state store. A share that is not bound does not run, whatever the reason: two containers
  * would have one GPU. The switch ends no binding, because the share was given before.
  */
 @InterfaceAudience.Public
@@ -85,8 +86,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   }
 
   @Override
-  public void postTransition(
-      ContainerImpl container, ContainerState before, ContainerState after, ContainerEvent event) {
+  public void postTransition(ContainerImpl container, ContainerState before, ContainerState after, ContainerEvent event) {
     try {
       if (before != after) {
         stateChanged(container, after);
@@ -102,7 +102,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     node = new NodeSettings(conf);
     node.readMemory();
     bindings = new Bindings(node.gpus);
-    lost = new LostContainers(bindings::release);
+    lost = new LostContainers(Paths.get("/proc"), !node.runsAsOurselves(), bindings::release);
     sampler = new UsageSampler(conf.getTrimmed(Settings.USAGE_COMMAND, ""), node.usageDirectory());
     Metrics.showFree(bindings::free);
     Metrics.showUsage(sampler::usageReport);
@@ -260,9 +260,10 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     environment.keySet().removeIf(name -> name.startsWith("CUDA_MPS_"));
   }
 
+  /** Let a container end with our status after a while: YARN counts room here, and would send one after another of a master that gives up at a few failures. */
   private static void refuse(Container container, String why) {
     Metrics.count(Metrics.Counter.CONTAINERS_REFUSED);
-    container.getLaunchContext().setCommands(Collections.singletonList("echo '" + REFUSAL + why + "' >&2; exit " + REFUSED_STATUS));
+    container.getLaunchContext().setCommands(Collections.singletonList("echo '" + REFUSAL + why + "' >&2; sleep 10; exit " + REFUSED_STATUS));
   }
 
   /** Refuse a container if our own code failed on it, unless it has no share. */

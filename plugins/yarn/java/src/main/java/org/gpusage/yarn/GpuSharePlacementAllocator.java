@@ -47,6 +47,11 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
   /** The application whose containers never share a GPU; null where they may. */
   private ApplicationId apart;
 
+  /** Where the scheduler has just found that a container can be allocated, and on which GPUs; it allocates under the same lock. */
+  private SchedulerNode chosenNode;
+
+  private List<Integer> chosen;
+
   /** A stock request, with the tags that the container is to carry. */
   private static final class Bound extends ContainerRequest {
     private final Set<String> tags;
@@ -101,13 +106,20 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
 
   @Override
   public boolean precheckNode(SchedulerNode node, SchedulingMode mode, Optional<DiagnosticsCollector> diagnostics) {
-    boolean reserves = calculator != null && apart == null; // which knows no application
-    return super.precheckNode(node, mode, diagnostics) && (reserves || hasRoom(node));
+    boolean countsRight = calculator != null && apart == null; // it knows no application
+    return super.precheckNode(node, mode, diagnostics) && (countsRight || mayServe(node));
   }
 
   @Override
   public boolean canAllocate(NodeType type, SchedulerNode node) {
-    return super.canAllocate(type, node) && hasRoom(node);
+    chosenNode = node;
+    chosen = null;
+    try {
+      chosen = requested() == 0 ? null : choose(node, requested());
+    } catch (Exception | LinkageError failure) {
+      Metrics.recordFailure("allocator.canAllocate", failure);
+    }
+    return super.canAllocate(type, node) && (chosen == null || !chosen.isEmpty());
   }
 
   @Override
@@ -115,7 +127,9 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
     long requested = requested(); // before it is counted as served
     ContainerRequest stock = super.allocate(key, type, node);
     try {
-      Set<String> tags = requested == 0 ? null : NodeGpus.tags(choose(node, requested), threads, apart != null);
+      List<Integer> gpus = requested == 0 || node == chosenNode && chosen != null ? chosen : choose(node, requested);
+      chosenNode = null; // it serves one container
+      Set<String> tags = requested == 0 ? null : NodeGpus.tags(gpus, threads, apart != null);
       return tags == null || tags.isEmpty() ? stock : new Bound(stock, tags);
     } catch (Exception | LinkageError failure) {
       Metrics.recordFailure("allocator.allocate", failure);
@@ -127,11 +141,19 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
     return NodeGpus.of(node, share, apart).choose(requested);
   }
 
-  /** Return whether a GPU of {@code node} has room for what is wanted, or the node is too full by YARN's own count. */
-  private boolean hasRoom(SchedulerNode node) {
+  /**
+   * Return whether a GPU of {@code node} has room for what is wanted, or may have it later and YARN counts so too: the node is too full by its own
+   * count, or by our calculator's.
+   */
+  private boolean mayServe(SchedulerNode node) {
     try {
       long requested = requested();
-      return requested == 0 || NodeGpus.amount(node.getUnallocatedResource(), share) < requested || !choose(node, requested).isEmpty();
+      boolean room = requested == 0 || NodeGpus.amount(node.getUnallocatedResource(), share) < requested || !choose(node, requested).isEmpty();
+      if (apart == null || requested == 0) {
+        return room;
+      }
+      NodeGpus gpus = NodeGpus.of(node, share, apart);
+      return calculator != null && gpus.barred.isEmpty() || room && !gpus.areAllBarred();
     } catch (Exception | LinkageError failure) {
       Metrics.recordFailure("allocator.precheck", failure);
       return true;

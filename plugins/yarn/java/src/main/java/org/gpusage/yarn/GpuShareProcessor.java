@@ -102,15 +102,16 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   }
 
   @Override
-  public void allocate(ApplicationAttemptId attempt, AllocateRequest request, AllocateResponse response)
-      throws YarnException {
+  public void allocate(ApplicationAttemptId attempt, AllocateRequest request, AllocateResponse response) throws YarnException {
     RequestConverter converter = null;
     String refusal = "";
     try {
       if (rm != null) {
         converter = converterOf(attempt);
-        convert(converter, attempt, request);
-        refusal = convertConstrained(converter, attempt, request);
+        refusal = convertConstrained(converter, attempt, request); // first: what is refused reaches YARN with nothing else of the request
+        if (refusal.isEmpty()) {
+          convert(converter, attempt, request);
+        }
       }
     } catch (Exception failure) {
       Metrics.recordFailure("processor.allocate", failure);
@@ -127,8 +128,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   }
 
   @Override
-  public void finishApplicationMaster(
-      ApplicationAttemptId attempt, FinishApplicationMasterRequest request, FinishApplicationMasterResponse response) {
+  public void finishApplicationMaster(ApplicationAttemptId attempt, FinishApplicationMasterRequest request, FinishApplicationMasterResponse response) {
     try {
       end(attempt);
     } catch (Exception failure) {
@@ -195,21 +195,16 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   }
 
   /**
-   * Give requests with placement constraints shares for their GPUs where the queue's nodes offer shares alone; without this YARN lowers what they
-   * ask for to what there is, which is nothing.
+   * Give requests with placement constraints shares for their GPUs where their nodes offer shares alone; without this YARN lowers what they ask for
+   * to what there is, which is nothing.
    *
    * @return why one of them is refused; nothing if none is
    */
   private String convertConstrained(RequestConverter converter, ApplicationAttemptId attempt, AllocateRequest request) {
-    List<SchedulingRequest> requested = request.getSchedulingRequests();
-    if (requested == null || requested.isEmpty()) {
-      return "";
-    }
-    Resource most = most(attempt);
-    boolean sharesOnly = converter != null && forWholeGpus && NodeGpus.amount(most, Settings.GPU_RESOURCE) == 0 && NodeGpus.amount(most, share) > 0;
-    List<SchedulingRequest> changed = new ArrayList<>();
-    for (SchedulingRequest ask : requested) {
-      SchedulingRequest ours = sharesOnly ? converter.convertConstrained(ask) : ask;
+    List<SchedulingRequest> requested = Optional.ofNullable(request.getSchedulingRequests()).orElse(Collections.emptyList());
+    List<SchedulingRequest> changed = converter == null ? requested : converter.convertConstrained(requested);
+    Resource most = changed.isEmpty() ? null : most(attempt);
+    for (SchedulingRequest ours : changed) {
       long shares = ours.getResourceSizing() == null ? 0 : NodeGpus.amount(ours.getResourceSizing().getResources(), share);
       if (shares > NodeGpus.amount(most, share)) {
         return "A container of this queue can have " + NodeGpus.amount(most, share) + " of " + share + "; got " + shares + ". Ask for fewer GPUs.";
@@ -217,12 +212,13 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       if (NodeGpus.hasReserved(ours.getAllocationTags())) {
         return "Allocation tags that begin with " + NodeGpus.RESERVED + " say which GPU a container has; got one in a request. Rename it.";
       }
-      changed.add(ours);
     }
-    if (sharesOnly && rm.getScheduler() instanceof CapacityScheduler) {
+    if (converter != null && converter.constrained && rm.getScheduler() instanceof CapacityScheduler) {
       showNodes((CapacityScheduler) rm.getScheduler());
     }
-    request.setSchedulingRequests(changed);
+    if (converter != null && !(requested.isEmpty() && changed.isEmpty())) {
+      request.setSchedulingRequests(changed);
+    }
     return "";
   }
 
@@ -239,11 +235,8 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     if (allocated == null || allocated.isEmpty()) {
       return;
     }
-    List<Container> shown =
-        allocated.stream()
-            .map(container -> Optional.ofNullable(converter.withRequestedGpus(container)).orElse(container))
-            .collect(Collectors.toList());
-    response.setAllocatedContainers(shown);
+    response.setAllocatedContainers(
+        allocated.stream().map(each -> Optional.ofNullable(converter.withRequestedGpus(each)).orElse(each)).collect(Collectors.toList()));
   }
 
   /** Return the requests of an application that is ours to change; null for another one, and for one that was submitted while all was off. */
@@ -335,8 +328,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   }
 
   private int remaining(ApplicationAttemptId attempt, SchedulerRequestKey key) {
-    SchedulerApplicationAttempt scheduled =
-        ((AbstractYarnScheduler<?, ?>) rm.getScheduler()).getApplicationAttempt(attempt);
+    SchedulerApplicationAttempt scheduled = ((AbstractYarnScheduler<?, ?>) rm.getScheduler()).getApplicationAttempt(attempt);
     return scheduled == null ? 0 : scheduled.getPendingAsk(key, ResourceRequest.ANY).getCount();
   }
 
@@ -354,7 +346,6 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   }
 
   private static boolean isSame(ResourceRequest ask, ResourceRequest other) {
-    return ask.getResourceName().equals(other.getResourceName())
-        && SchedulerRequestKey.create(ask).equals(SchedulerRequestKey.create(other));
+    return ask.getResourceName().equals(other.getResourceName()) && SchedulerRequestKey.create(ask).equals(SchedulerRequestKey.create(other));
   }
 }

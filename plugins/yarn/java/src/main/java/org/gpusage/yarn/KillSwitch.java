@@ -21,8 +21,7 @@ final class KillSwitch {
   private KillSwitch(File file) {
     this.file = file;
     checkFile();
-    Executors.newSingleThreadScheduledExecutor(DaemonThreads.named("gpusage-switch"))
-        .scheduleWithFixedDelay(this::checkFile, 1, 1, TimeUnit.SECONDS);
+    Executors.newSingleThreadScheduledExecutor(DaemonThreads.named("gpusage-switch")).scheduleWithFixedDelay(this::checkFile, 1, 1, TimeUnit.SECONDS);
   }
 
   /** Return the switch that is thrown by {@code file}. */
@@ -40,6 +39,7 @@ final class KillSwitch {
   }
 
   private void checkFile() {
-    sinceMs = file.exists() ? file.lastModified() : Long.MAX_VALUE;
+    long modifiedMs = file.lastModified(); // 0 where there is none; one look, for the file may go at any moment
+    sinceMs = modifiedMs == 0 ? Long.MAX_VALUE : modifiedMs;
   }
 }

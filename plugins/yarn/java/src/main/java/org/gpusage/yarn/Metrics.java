@@ -54,6 +54,7 @@ final class Metrics implements MetricsSource, GpuShareMXBean {
   private static final Map<String, Long> LOGGED_NS = new ConcurrentHashMap<>();
   private static final Map<String, String> TROUBLED = new ConcurrentSkipListMap<>();
   private static final Map<Counter, LongAdder> COUNTS = new EnumMap<>(Counter.class);
+  private static final Metrics OURS = new Metrics();
   private static volatile Supplier<String> free = () -> "";
   private static volatile Supplier<String> usage = () -> "";
 
@@ -61,10 +62,9 @@ final class Metrics implements MetricsSource, GpuShareMXBean {
     for (Counter counter : Counter.values()) {
       COUNTS.put(counter, new LongAdder());
     }
-    Metrics ours = new Metrics();
     try {
-      DefaultMetricsSystem.instance().register(NAME, "What gpusage did", ours);
-      ManagementFactory.getPlatformMBeanServer().registerMBean(ours, new ObjectName("org.gpusage:type=Metrics"));
+      registerSource();
+      ManagementFactory.getPlatformMBeanServer().registerMBean(OURS, new ObjectName("org.gpusage:type=Metrics"));
     } catch (JMException | RuntimeException failure) {
       LOG.warn("gpusage: its metrics are not shown", failure);
     }
@@ -72,8 +72,16 @@ final class Metrics implements MetricsSource, GpuShareMXBean {
 
   private Metrics() {}
 
+  /** Be a source of Hadoop's metrics, which forget their sources when a ResourceManager steps down. */
+  private static void registerSource() {
+    if (DefaultMetricsSystem.instance().getSource(NAME) == null) {
+      DefaultMetricsSystem.instance().register(NAME, "What gpusage did", OURS);
+    }
+  }
+
   /** Note that {@code ours} works in this daemon. */
   static void started(Object ours) {
+    registerSource();
     STARTED.add(ours.getClass().getSimpleName());
   }
 

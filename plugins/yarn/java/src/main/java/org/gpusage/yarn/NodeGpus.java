@@ -8,7 +8,10 @@ import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
@@ -32,7 +35,14 @@ final class NodeGpus {
 
   private static final int MOST_GPUS = 1024;
 
+  /** The number in each tag: an allocation looks at those of all containers of a node, several times. */
+  private static final Map<String, Integer> NUMBERS =
+      IntStream.range(0, MOST_GPUS).boxed().collect(Collectors.toMap(number -> GPU + number, number -> number));
+
   private final long[] free;
+
+  /** The GPUs with a container of the application whose containers must be apart. */
+  final Set<Integer> barred = new HashSet<>();
 
   private NodeGpus(long[] free) {
     this.free = free;
@@ -46,7 +56,6 @@ final class NodeGpus {
   static NodeGpus of(SchedulerNode node, String share, ApplicationId apart) {
     NodeGpus gpus = new NodeGpus(offered(amount(node.getTotalResource(), share)));
     List<Long> untagged = new ArrayList<>();
-    Set<Integer> barred = new HashSet<>();
     for (RMContainer container : node.getCopiedListOfRunningContainers()) {
       long held = amount(container.getAllocatedResource(), share);
       if (held > 0) {
@@ -54,7 +63,7 @@ final class NodeGpus {
         if (gpus.exist(numbers, held)) {
           gpus.reserve(numbers, held);
           if (apart != null && apart.equals(container.getApplicationAttemptId().getApplicationId())) {
-            barred.addAll(numbers);
+            gpus.barred.addAll(numbers);
           }
         } else {
           untagged.add(held);
@@ -63,7 +72,7 @@ final class NodeGpus {
     }
     untagged.sort(Collections.reverseOrder());
     untagged.forEach(held -> gpus.reserve(gpus.choose(held), held));
-    barred.forEach(number -> gpus.free[number] = 0);
+    gpus.barred.forEach(number -> gpus.free[number] = 0);
     return gpus;
   }
 
@@ -73,6 +82,11 @@ final class NodeGpus {
     long[] offered = new long[(int) count];
     Arrays.fill(offered, Math.min(total, Settings.WHOLE_GPU));
     return offered;
+  }
+
+  /** Return whether each GPU has a container of the application that must be apart: whoever else ends, none becomes free for it. */
+  boolean areAllBarred() {
+    return !barred.isEmpty() && barred.size() == free.length;
   }
 
   private static long count(long share) {
@@ -133,8 +147,9 @@ final class NodeGpus {
   static List<Integer> numbers(Collection<String> tags) {
     List<Integer> numbers = new ArrayList<>();
     for (String tag : tags == null ? Collections.<String>emptyList() : tags) {
-      if (tag.startsWith(GPU) && tag.substring(GPU.length()).matches("0|[1-9][0-9]{0,3}")) {
-        numbers.add(Integer.valueOf(tag.substring(GPU.length())));
+      Integer number = NUMBERS.get(tag);
+      if (number != null) {
+        numbers.add(number);
       }
     }
     Collections.sort(numbers);

@@ -50,8 +50,7 @@ final class NodeLabels {
   /** Return whether a node with {@code label} has room for {@code required} now. */
   private static boolean hasRoom(RMContext rm, String label, Resource required) {
     String share = Settings.shareResource(rm.getYarnConfiguration());
-    return hasNode(
-        rm, label, node -> Resources.fitsIn(required, node.getUnallocatedResource()) && NodeGpus.hasRoom(node, required, share));
+    return hasNode(rm, label, node -> Resources.fitsIn(required, node.getUnallocatedResource()) && NodeGpus.hasRoom(node, required, share));
   }
 
   /** Return whether nodes with {@code label} offer GPUs, in whatever form. */

@@ -143,8 +143,7 @@ final class Plan {
     return texts;
   }
 
-  private static int number(Map<String, String> texts, String key, String absent, int least, int most)
-      throws PlanException {
+  private static int number(Map<String, String> texts, String key, String absent, int least, int most) throws PlanException {
     String text = texts.getOrDefault(key, absent);
     if (text != null && NUMBER.matcher(text).matches()) {
       int number = Integer.parseInt(text);

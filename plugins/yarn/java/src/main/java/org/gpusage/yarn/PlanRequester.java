@@ -96,8 +96,7 @@ final class PlanRequester {
     return model;
   }
 
-  private static Map<String, String> fields(
-      ApplicationSubmissionContext application, Map<String, String> model, String user) {
+  private static Map<String, String> fields(ApplicationSubmissionContext application, Map<String, String> model, String user) {
     Map<String, String> fields = new HashMap<>();
     fields.put("user", bounded(user, 256));
     fields.put("id", String.valueOf(application.getApplicationId()));

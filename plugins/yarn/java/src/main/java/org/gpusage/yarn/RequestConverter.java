@@ -17,6 +17,7 @@ import java.util.function.BiFunction;
 import java.util.function.ToIntFunction;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
+import org.apache.hadoop.yarn.api.records.ExecutionTypeRequest;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.api.records.ResourceSizing;
@@ -66,19 +67,24 @@ final class RequestConverter {
   private final boolean everyRequest;
   private final String share;
   private final Map<SchedulerRequestKey, Outstanding> outstanding = new HashMap<>();
-  private final Map<SchedulerRequestKey, Long> requestedGpus =
-      new LinkedHashMap<SchedulerRequestKey, Long>(16, 0.75f, true) {
-        @Override
-        protected boolean removeEldestEntry(Map.Entry<SchedulerRequestKey, Long> eldest) {
-          return size() > MOST_KEYS; // a master may number its requests as it likes
-        }
-      };
+  private final Map<SchedulerRequestKey, Long> requestedGpus = new LinkedHashMap<SchedulerRequestKey, Long>(16, 0.75f, true) {
+    @Override
+    protected boolean removeEldestEntry(Map.Entry<SchedulerRequestKey, Long> eldest) {
+      return size() > MOST_KEYS; // a master may number its requests as it likes
+    }
+  };
 
   /** Requests for whole GPUs that came before their nodes had registered, as after a restart of the ResourceManager. */
   private final Map<SchedulerRequestKey, List<ResourceRequest>> deferred = new LinkedHashMap<>();
 
   /** Keys that want no more containers; those allocated before come with the answer to that request at the latest. */
   private final Set<SchedulerRequestKey> cancelled = new HashSet<>();
+
+  /** Requests with placement constraints for GPUs, until nodes with GPUs have registered where they go: YARN would lower them to nothing. */
+  private final Map<SchedulerRequestKey, SchedulingRequest> held = new LinkedHashMap<>();
+
+  /** Whether one with placement constraints became a share: YARN's own allocator serves it, which asks our calculator about every node. */
+  boolean constrained;
 
   private String label;
 
@@ -138,21 +144,39 @@ final class RequestConverter {
     return changed;
   }
 
-  /** Return {@code ask}, which has placement constraints, for shares of 100 in place of its GPUs; itself if it wants none. */
-  SchedulingRequest convertConstrained(SchedulingRequest ask) {
-    Resource requested = ask.getResourceSizing() == null ? null : ask.getResourceSizing().getResources();
-    long gpus = amount(requested, Settings.GPU_RESOURCE);
-    if (gpus == 0) {
-      return ask;
-    }
-    requestedGpus.put(new SchedulerRequestKey(ask.getPriority(), ask.getAllocationRequestId(), null), gpus);
+  /**
+   * Return what the scheduler is to see now of {@code requested}, which have placement constraints, and of those that were held: shares of 100 in
+   * place of GPUs where they go to nodes that offer shares alone.
+   */
+  List<SchedulingRequest> convertConstrained(List<SchedulingRequest> requested) {
+    Map<SchedulerRequestKey, SchedulingRequest> asks = new LinkedHashMap<>(held);
+    requested.forEach(ask -> asks.put(new SchedulerRequestKey(ask.getPriority(), ask.getAllocationRequestId(), null), ask));
+    held.clear();
+    List<SchedulingRequest> ready = new ArrayList<>();
+    asks.forEach(
+        (key, ask) -> {
+          Resource capability = ask.getResourceSizing() == null ? null : ask.getResourceSizing().getResources();
+          long gpus = isOpportunistic(ask.getExecutionType()) ? 0 : amount(capability, Settings.GPU_RESOURCE);
+          Resource shares = gpus == 0 ? null : wholeShares(capability, share);
+          String chosen = gpus == 0 ? "" : offers.label(shares);
+          if (gpus > 0 && !offers.offersGpus(chosen) && held.size() < MOST_KEYS) {
+            held.put(key, ask);
+          } else if (gpus > 0 && offers.offersOnlyShares(chosen)) {
+            constrained = true;
+            requestedGpus.put(key, gpus);
+            ready.add(withResources(ask, shares));
+          } else {
+            ready.add(ask);
+          }
+        });
+    return ready;
+  }
+
+  private static SchedulingRequest withResources(SchedulingRequest ask, Resource resources) {
     return SchedulingRequest.newBuilder()
-        .allocationRequestId(ask.getAllocationRequestId())
-        .priority(ask.getPriority())
-        .executionType(ask.getExecutionType())
-        .allocationTags(ask.getAllocationTags())
-        .placementConstraintExpression(ask.getPlacementConstraint())
-        .resourceSizing(ResourceSizing.newInstance(ask.getResourceSizing().getNumAllocations(), wholeShares(requested, share)))
+        .allocationRequestId(ask.getAllocationRequestId()).priority(ask.getPriority()).executionType(ask.getExecutionType())
+        .allocationTags(ask.getAllocationTags()).placementConstraintExpression(ask.getPlacementConstraint())
+        .resourceSizing(ResourceSizing.newInstance(ask.getResourceSizing().getNumAllocations(), resources))
         .build();
   }
 
@@ -185,8 +209,7 @@ final class RequestConverter {
    * @param remaining how many containers the scheduler still owes for a request
    * @param next the generation after a given one, for a container of the given size; the same where there is no other
    */
-  List<ResourceRequest> fallbackRequests(
-      ToIntFunction<SchedulerRequestKey> remaining, BiFunction<String, Resource, String> next, long nowNs) {
+  List<ResourceRequest> fallbackRequests(ToIntFunction<SchedulerRequestKey> remaining, BiFunction<String, Resource, String> next, long nowNs) {
     List<ResourceRequest> fallbackRequests = new ArrayList<>();
     Resource overdue = label == null || plan.fallbackAfterS == 0 ? null : overdue(remaining, nowNs);
     if (overdue == null) {
@@ -207,8 +230,7 @@ final class RequestConverter {
 
   /** Return {@code container} as its master asked for it: with yarn.io/gpu, by which it is recognised; null for no change. */
   Container withRequestedGpus(Container container) {
-    SchedulerRequestKey key =
-        new SchedulerRequestKey(container.getPriority(), container.getAllocationRequestId(), null);
+    SchedulerRequestKey key = new SchedulerRequestKey(container.getPriority(), container.getAllocationRequestId(), null);
     Long gpus = requestedGpus.get(key);
     if (gpus == null || container.getResource().getResourceValue(share) == 0) {
       return null;
@@ -217,13 +239,8 @@ final class RequestConverter {
     shown.setResourceValue(Settings.GPU_RESOURCE, gpus);
     Container copy =
         Container.newInstance(
-            container.getId(),
-            container.getNodeId(),
-            container.getNodeHttpAddress(),
-            shown,
-            container.getPriority(),
-            container.getContainerToken(),
-            container.getExecutionType());
+            container.getId(), container.getNodeId(), container.getNodeHttpAddress(), shown,
+            container.getPriority(), container.getContainerToken(), container.getExecutionType());
     copy.setAllocationRequestId(container.getAllocationRequestId());
     copy.setAllocationTags(container.getAllocationTags());
     copy.setVersion(container.getVersion());
@@ -239,7 +256,7 @@ final class RequestConverter {
 
   private boolean needsShare(ResourceRequest ask, Resource most) {
     Resource capability = ask.getCapability();
-    if (!hasPlan || capability == null || amount(most, share) == 0 || isOpportunistic(ask)) {
+    if (!hasPlan || capability == null || amount(most, share) == 0 || isOpportunistic(ask.getExecutionTypeRequest())) {
       return false;
     }
     long gpus = amount(capability, Settings.GPU_RESOURCE);
@@ -250,7 +267,7 @@ final class RequestConverter {
   /** Return {@code ask} for shares of 100 in place of its GPUs, which are the same GPUs; null where its nodes offer GPUs, or it wants none. */
   private ResourceRequest toWholeShares(ResourceRequest ask, Map<SchedulerRequestKey, String> labels) {
     long gpus = amount(ask.getCapability(), Settings.GPU_RESOURCE);
-    if (gpus == 0 || isOpportunistic(ask)) {
+    if (gpus == 0 || isOpportunistic(ask.getExecutionTypeRequest())) {
       return null;
     }
     Resource shares = wholeShares(ask.getCapability(), share);
@@ -290,10 +307,9 @@ final class RequestConverter {
     return labels;
   }
 
-  /** Return whether {@code ask} is for containers that run where something is left over; nobody is to wait for what they have of a GPU. */
-  private static boolean isOpportunistic(ResourceRequest ask) {
-    return ask.getExecutionTypeRequest() != null
-        && ask.getExecutionTypeRequest().getExecutionType() == ExecutionType.OPPORTUNISTIC;
+  /** Return whether {@code type} is of containers that run where something is left over; nobody is to wait for what they have of a GPU. */
+  private static boolean isOpportunistic(ExecutionTypeRequest type) {
+    return type != null && type.getExecutionType() == ExecutionType.OPPORTUNISTIC;
   }
 
   private ResourceRequest withLabel(ResourceRequest ours) {

@@ -3,6 +3,7 @@ package org.gpusage.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
@@ -10,6 +11,7 @@ import java.io.Serializable;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
@@ -222,12 +224,19 @@ class GpuShareNodeListenerTest {
       Container later = container(50, false, ExecutionType.GUARANTEED);
       listener.containerInitialized(later);
       assertEquals("1", environment(later).get("CUDA_VISIBLE_DEVICES"));
+      Container last = container(60, false, ExecutionType.GUARANTEED);
+      listener.containerInitialized(last);
+      assertRefused(last, "has room for share 60"); // which YARN counts as free
     } finally {
       running.destroyForcibly().waitFor();
     }
-    while (!Metrics.free().startsWith("0=100")) {
-      Thread.sleep(20);
-    }
+    assertTimeoutPreemptively(
+        Duration.ofMinutes(5),
+        () -> {
+          while (!Metrics.free().startsWith("0=100")) {
+            Thread.sleep(20);
+          }
+        });
   }
 
   private GpuShareNodeListener listener() {
@@ -290,6 +299,6 @@ class GpuShareNodeListenerTest {
   private static void assertRefused(Container container, String why) {
     String command = container.getLaunchContext().getCommands().get(0);
     assertTrue(command.startsWith("echo '" + GpuShareNodeListener.REFUSAL) && command.contains(why), command);
-    assertTrue(command.endsWith("exit 64"), command);
+    assertTrue(command.endsWith("sleep 10; exit 64"), command + ": YARN sends no stream of them");
   }
 }

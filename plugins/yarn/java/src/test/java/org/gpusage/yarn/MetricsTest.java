@@ -2,6 +2,7 @@
 package org.gpusage.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.lang.management.ManagementFactory;
@@ -34,6 +35,20 @@ class MetricsTest {
     seen.getRecords().get(0).metrics().forEach(metric -> names.add(metric.name()));
     assertEquals(Metrics.Counter.values().length, names.size());
     assertTrue(names.contains("FALLBACKS"));
+  }
+
+  @Test
+  void aResourceManagerThatIsActiveAgainSendsTheCountersAgain() {
+    DefaultMetricsSystem.initialize("ResourceManager");
+    Metrics.started(new GpuShareProcessor());
+    DefaultMetricsSystem.shutdown(); // as it steps down
+    DefaultMetricsSystem.initialize("ResourceManager");
+    try {
+      Metrics.started(new GpuShareProcessor());
+      assertNotNull(DefaultMetricsSystem.instance().getSource("Gpusage"));
+    } finally {
+      DefaultMetricsSystem.shutdown();
+    }
   }
 
   @Test

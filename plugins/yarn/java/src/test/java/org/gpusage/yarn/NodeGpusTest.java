@@ -75,7 +75,7 @@ class NodeGpusTest {
     assertEquals(80, NodeGpus.threads(tags));
     assertTrue(NodeGpus.isApart(tags));
     assertFalse(NodeGpus.isApart(NodeGpus.tags(Arrays.asList(2), 0, false)));
-    Set<String> others = new HashSet<>(Arrays.asList("spark", "gpusage-gpu-x", "gpusage-threads-900", "gpusage-gpu-"));
+    Set<String> others = new HashSet<>(Arrays.asList("spark", "gpusage-gpu-x", "gpusage-threads-900", "gpusage-gpu-", "gpusage-gpu-12345", "gpusage-threads-0"));
     assertEquals(Collections.emptyList(), NodeGpus.numbers(others));
     assertEquals(0, NodeGpus.threads(others));
     assertEquals(0, NodeGpus.threads(null));

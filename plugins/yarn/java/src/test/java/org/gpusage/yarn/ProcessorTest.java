@@ -3,6 +3,7 @@ package org.gpusage.yarn;
 
 import static org.gpusage.yarn.GpuShareResourceCalculatorTest.vector;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import java.lang.reflect.Proxy;
@@ -26,6 +27,7 @@ import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.api.records.ResourceSizing;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.exceptions.InvalidResourceRequestException;
@@ -82,6 +84,11 @@ class ProcessorTest {
       assertThrows(
           InvalidResourceRequestException.class, () -> processor.allocate(ApplicationAttemptId.newInstance(APPLICATION, 1), refused, response));
     }
+    AllocateRequest both = constrained(2, "spark");
+    ResourceRequest moving = RequestConverterTest.ask(64, 1, 0, 1);
+    both.setAskList(Collections.singletonList(moving));
+    assertThrows(InvalidResourceRequestException.class, () -> processor.allocate(ApplicationAttemptId.newInstance(APPLICATION, 1), both, response));
+    assertSame(moving, both.getAskList().get(0), "nothing of it is thought to have reached YARN");
     AllocateRequest untouched = constrained(1, "spark");
     processor(false).allocate(ApplicationAttemptId.newInstance(APPLICATION, 1), untouched, response);
     assertEquals(REQUESTED, untouched.getSchedulingRequests().get(0).getResourceSizing().getResources());

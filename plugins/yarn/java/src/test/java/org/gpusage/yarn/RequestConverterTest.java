@@ -19,6 +19,8 @@ import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.api.records.ResourceSizing;
+import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.junit.jupiter.api.Test;
 
 class RequestConverterTest {
@@ -106,6 +108,38 @@ class RequestConverterTest {
     assertEquals(2, resolvedRequests.getNumContainers());
     assertEquals("v100", resolvedRequests.getNodeLabelExpression());
     assertEquals(Collections.emptyList(), converter.resolvedRequests(key -> 2, 0));
+  }
+
+  @Test
+  void aConstrainedRequestIsHeldUntilItsNodesHaveRegistered() {
+    RequestConverter converter = RequestConverter.unplanned(SHARE, null, SHARES);
+    SchedulingRequest ask = constrained(8, ExecutionType.GUARANTEED);
+    registered = false;
+    try {
+      assertEquals(Collections.emptyList(), converter.convertConstrained(Collections.singletonList(ask)));
+    } finally {
+      registered = true;
+    }
+    SchedulingRequest ready = converter.convertConstrained(Collections.emptyList()).get(0);
+    assertEquals(GpuShareResourceCalculatorTest.vector(256, 1, 0, 100), ready.getResourceSizing().getResources());
+    assertTrue(converter.constrained);
+    assertEquals(Collections.emptyList(), converter.convertConstrained(Collections.emptyList()));
+  }
+
+  @Test
+  void anOpportunisticRequestWithConstraintsGetsNoShareEither() {
+    RequestConverter converter = RequestConverter.unplanned(SHARE, null, SHARES);
+    SchedulingRequest ask = constrained(8, ExecutionType.OPPORTUNISTIC);
+    assertSame(ask, converter.convertConstrained(Collections.singletonList(ask)).get(0));
+  }
+
+  private static SchedulingRequest constrained(long id, ExecutionType type) {
+    return SchedulingRequest.newBuilder()
+        .allocationRequestId(id)
+        .priority(Priority.newInstance(1))
+        .executionType(ExecutionTypeRequest.newInstance(type))
+        .resourceSizing(ResourceSizing.newInstance(1, GpuShareResourceCalculatorTest.vector(256, 1, 1, 0)))
+        .build();
   }
 
   @Test
