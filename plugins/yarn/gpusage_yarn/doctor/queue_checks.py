@@ -21,8 +21,9 @@ def node_labels(name: str, inspection: Inspection) -> Finding:
         return failed(name, "they are not enabled", todo)
     if bare:
         todo = (
-            "name each GPU type, for example: yarn rmadmin -addToClusterNodeLabels 'v100,a100'; "
-            f"yarn rmadmin -replaceLabelsOnNode '{bare[0]}=v100'"
+            "name each GPU type, for example: yarn rmadmin -addToClusterNodeLabels "
+            "'v100(exclusive=false),a100(exclusive=false)' (an exclusive label, YARN's default, keeps jobs that name "
+            f"no label off its nodes); yarn rmadmin -replaceLabelsOnNode '{bare[0]}=v100'"
         )
         return failed(name, f"{len(bare)} nodes with GPUs have none: {', '.join(bare[:5])}", todo)
 

@@ -217,8 +217,13 @@ def _with_uploaded_files(
 
 
 def site_advisor(advisor: Advisor, configuration: Configuration) -> Advisor:
-    """Return *advisor* in the site's mode: who calls `submit` wants a share, so where none is set it is ``enforce``."""
-    return replace(advisor, mode=configuration.mode_or("enforce"), kill_reason=kill_reason(configuration.kill_switch))
+    """Return *advisor* in the site's mode: who calls `submit` wants a share, so where none is set it is ``enforce``.
+
+    A share has no more threads than its size: the ResourceManager believes more in gpusaged's answers alone.
+    """
+    rules = replace(advisor.rules, sharing=replace(advisor.rules.sharing, cap="share"))
+    reason = kill_reason(configuration.kill_switch)
+    return replace(advisor, mode=configuration.mode_or("enforce"), kill_reason=reason, rules=rules)
 
 
 def _decide(

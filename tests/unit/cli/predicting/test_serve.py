@@ -130,4 +130,5 @@ def test_the_caches_blocks_have_an_interval_and_options() -> None:
     assert plain["kv_block_count"]["low"] < plain["kv_block_count"]["value"] <= plain["kv_block_count"]["high"]
     assert narrow["longest_tokens"]["value"] == pytest.approx(2 * plain["longest_tokens"]["value"], rel=1e-3)
     assert small["kv_block_count"]["low"] > plain["kv_block_count"]["low"]
-    assert "longest (tokens)" in " ".join(CliRunner().invoke(main, [*SERVED, "--gpu", "a100"]).stdout.split())
+    wide = CliRunner(env={"COLUMNS": "200"})
+    assert "longest (tokens)" in " ".join(wide.invoke(main, [*SERVED, "--gpu", "a100"]).stdout.split())

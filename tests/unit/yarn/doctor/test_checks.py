@@ -183,6 +183,7 @@ def test_nodes_without_labels_get_the_commands_that_label_them(healthy: Inspecti
     result = finding(changed_view(healthy, nodes=nodes), "node labels")
     assert result.verdict == "fail"
     assert f"yarn rmadmin -replaceLabelsOnNode '{nodes[0].name}=" in result.todo
+    assert "-addToClusterNodeLabels 'v100(exclusive=false),a100(exclusive=false)' (an exclusive label, " in result.todo
 
 
 def test_a_label_that_no_queue_reaches_gets_the_lines_to_add(healthy: Inspection) -> None:
