@@ -7,8 +7,8 @@ MARKS ?= slurm and not (clients or one_release or nightly)
 # So many test files run at a time; those on YARN one by one, because one keeps two processors busy.
 WORKERS ?= 2
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
-# Two rounds at a time: one computes while the other waits for its clusters. Each prints when it has ended.
-TWO_AT_A_TIME := $(MAKE) --no-print-directory --jobs=2 --output-sync=target
+# Two rounds at a time: one computes while the other waits for its clusters. Each prints when it has ended, and all run whatever one of them finds.
+TWO_AT_A_TIME := $(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target
 # A test on a real cluster that fails is run once more, and both are printed (docs/decisions/packaging.md).
 ON_CLUSTERS := --reruns 1
 # Where these tests are, and the long ones: to import the other 8,000 for a few takes half a minute each time.
@@ -27,7 +27,7 @@ export UV_SYSTEM_CERTS ?= 1
 # The system Python that the deb and rpm are for: Debian 12 and Enterprise Linux 9 have 3.11 (make packages PACKAGE_PYTHON=3.13 is for Debian 13).
 PACKAGE_PYTHON ?= $(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-.PHONY: help demo demo-yarn extras test test-all test-versions test-nightly round-quick round-short round-slurm round-yarn lint format bench numbers wheel man packages docs clean
+.PHONY: help demo demo-yarn extras test test-all test-versions test-nightly round-quick round-short round-slurm round-yarn round-long lint format bench numbers wheel man packages docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -46,7 +46,7 @@ test: .venv/test  ## what a change needs: unit, contract, property and golden te
 	$(TWO_AT_A_TIME) round-quick round-short
 
 test-all: test packages  ## the same, and then the other tests: on the host's Slurm, a real YARN, and what is released (15 minutes more)
-	$(TWO_AT_A_TIME) round-slurm round-yarn
+	$(TWO_AT_A_TIME) round-slurm round-yarn round-long
 
 round-quick: .venv/test
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not (slurm or yarn or release or browser or nightly or long)"
@@ -54,8 +54,10 @@ round-quick: .venv/test
 round-short: .venv/test
 	$(BIN)/pytest $(ON_CLUSTERS) -m "short and (slurm or yarn)" $(CLUSTER_TESTS)
 
-round-slurm: .venv/test
+round-long: .venv/test
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m long $(LONG_TESTS)
+
+round-slurm: .venv/test
 	$(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "slurm and not (short or nightly)" $(CLUSTER_TESTS)
 
 round-yarn: .venv/test

@@ -15,6 +15,7 @@ from gpusage_sandboxes import processes
 from gpusage_sandboxes.layout import SandboxNode
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox
 from mps import STANDINS
+from slurm_jobs import first_job_number
 
 
 def unified_folder() -> Path | None:
@@ -34,13 +35,13 @@ def plan_of_own(gpu_type: str, gpu_count: int) -> ClusterPlan:
 def use_cgroups(sandbox: Sandbox, unified: Path) -> None:
     """Restart *sandbox*, which has one node, so that each of its jobs has a cgroup below *unified*.
 
-    The jobs' numbers begin anywhere: `gpusage-mps` knows a job on its host by its number.
+    The jobs' numbers begin anywhere (`first_job_number`).
     """
     layout = sandbox.layout
     settings = ("CgroupPlugin=cgroup/v2", f"CgroupMountpoint={unified}", "IgnoreSystemd=yes")
     (layout.etc / "cgroup.conf").write_text("".join(f"{line}\n" for line in settings))
     text = layout.slurm_conf.read_text().replace("proctrack/linuxproc", "proctrack/cgroup")
-    layout.slurm_conf.write_text(f"{text}FirstJobId={random.randrange(10_000, 50_000_000)}\n")
+    layout.slurm_conf.write_text(f"{text}{first_job_number()}\n")
     library = layout.state / "unified_cgroups.so"
     source = STANDINS / "unified_cgroups.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)

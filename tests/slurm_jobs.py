@@ -5,6 +5,7 @@ A job is held until it is what a test wants, so that no other one ever starts.
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,14 @@ _LATE = re.compile(
     r"no answer within|did not answer in time|did not come to it in time|deciding took longer|describing the model t"
     r"|models of this user took more than"
 )
+
+
+def first_job_number() -> str:
+    """Return a line of slurm.conf that lets job numbers begin anywhere.
+
+    A node's programs know a job's processes and cgroups by its number, and other sandboxes may be on the same host.
+    """
+    return f"FirstJobId={random.randrange(10_000, 50_000_000)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

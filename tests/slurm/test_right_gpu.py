@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import gpusage_slurm
 from gpusage.node.dividing.granted import read_granted
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from slurm_jobs import wait_for_state
+from slurm_jobs import first_job_number, wait_for_state
 from waiting import wait_until
 from walls import GPUS, FakeGpus, can_mount, fake_gpus
 
@@ -97,8 +96,7 @@ def configure(shares: Shares, programs: Path) -> None:
     if shares.constrained:
         text = text.replace("TaskPlugin=task/none", "TaskPlugin=task/cgroup").replace("linuxproc", "cgroup")
         (layout.etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainDevices=yes\n")
-        # Jobs of several sandboxes on one host have folders of the same name.
-        text += f"FirstJobId={os.getpid() * 10 + 10_000}\n"
+        text += f"{first_job_number()}\n"
     layout.slurm_conf.write_text(text)
     shares.sandbox.restart_controller()
     for node in shares.sandbox.nodes():

@@ -22,6 +22,7 @@ from slurm_jobs import (
     GENEROUS,
     HeldJob,
     configure,
+    first_job_number,
     fresh_name,
     release,
     submit_held,
@@ -46,7 +47,7 @@ LOOKED_TWICE = 4
 @pytest.fixture(scope="module")
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed, whose node has a GPU as far as pynvml can tell."""
-    plan = ClusterPlan(nodes=parse_nodes("1xv100:2"), settings=("SlurmctldDebug=info",))
+    plan = ClusterPlan(nodes=parse_nodes("1xv100:2"), settings=("SlurmctldDebug=info", first_job_number()))
     with start_sandbox(plan, release=slurm_release) as sandbox:
         site = sandbox.layout.jobs / "site.sh"
         site.write_text("#!/bin/sh\nexit 0\n")

@@ -70,8 +70,7 @@ final class DaemonClient {
 
   private Map<String, String> exchange(String line) throws IOException {
     long deadlineNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMs);
-    try (SocketChannel channel = open();
-        Selector selector = Selector.open()) {
+    try (SocketChannel channel = open(); Selector selector = Selector.open()) {
       channel.configureBlocking(false);
       SelectionKey key = channel.register(selector, SelectionKey.OP_CONNECT);
       if (!channel.connect(address())) {

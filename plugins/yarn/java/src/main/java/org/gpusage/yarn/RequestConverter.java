@@ -238,8 +238,7 @@ final class RequestConverter {
     Resource shown = Resource.newInstance(container.getResource());
     shown.setResourceValue(Settings.GPU_RESOURCE, gpus);
     Container copy =
-        Container.newInstance(
-            container.getId(), container.getNodeId(), container.getNodeHttpAddress(), shown,
+        Container.newInstance(container.getId(), container.getNodeId(), container.getNodeHttpAddress(), shown,
             container.getPriority(), container.getContainerToken(), container.getExecutionType());
     copy.setAllocationRequestId(container.getAllocationRequestId());
     copy.setAllocationTags(container.getAllocationTags());
