@@ -85,12 +85,12 @@ class TwoResourceManagersTest {
   @Test
   void aNodeIsLookedAtOnceForEachContainerThatIsAllocated() throws Exception {
     GpuSharePlacementAllocator<SchedulerNode> allocator = allocator(new DominantResourceCalculator(), SHARE);
-    int[] looks = new int[1];
+    int[] counts = new int[1];
     List<RMContainer> counted =
         new AbstractList<RMContainer>() {
           @Override
           public RMContainer get(int index) {
-            looks[0]++;
+            counts[0]++;
             return container(25, 1);
           }
 
@@ -105,7 +105,7 @@ class TwoResourceManagersTest {
     assertTrue(allocator.canAllocate(NodeType.OFF_SWITCH, node));
     Set<String> tags = allocator.allocate(key, NodeType.OFF_SWITCH, node).getSchedulingRequest().getAllocationTags();
     assertEquals(Collections.singleton("gpusage-gpu-1"), tags);
-    assertEquals(1, looks[0]);
+    assertEquals(1, counts[0]);
   }
 
   private static GpuSharePlacementAllocator<SchedulerNode> allocator(ResourceCalculator calculator, String plan) {
