@@ -108,7 +108,7 @@ def test_a_user_cannot_raise_the_share_through_the_environment(cluster: Sandbox)
     greedy = dict.fromkeys([*names, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_CLIENT_PRIORITY"], "100")
     app = masters.submit(
         cluster,
-        plan=masters.plan(share="20", labels="h100"),
+        plan=masters.plan(share="20", labels="h100", threads="100"),
         environment=greedy,
         variables={**greedy, "GPUSAGE_THREAD_PERCENT": "100"},
     )

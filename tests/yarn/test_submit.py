@@ -131,8 +131,8 @@ def test_a_training_job_gets_a_share_of_the_only_gpu_type_on_which_one_does(clus
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "50"
 
 
-def test_threads_and_claims_travel_with_the_plan(cluster: Sandbox, tmp_path: Path) -> None:
-    """A site may let a share use twice its threads; whoever submits next knows of a share that has no container yet."""
+def test_a_plan_of_a_user_has_the_threads_of_its_share_and_claims_travel(cluster: Sandbox, tmp_path: Path) -> None:
+    """More threads come in gpusaged's answer alone; whoever submits next knows of a share that has no container yet."""
     config = tmp_path / "gpusage.toml"
     config.write_text((cluster.layout.etc / "gpusage.toml").read_text() + '[sharing]\ncap = "double"\n')
     training = ("--model", f"{MODELS}/resnet50.onnx,batch=112,precision=fp16,utilization=35", "--memory-mib", "128")
@@ -140,9 +140,9 @@ def test_threads_and_claims_travel_with_the_plan(cluster: Sandbox, tmp_path: Pat
     done = submit(cluster, *words, environment={**cluster.environment, "GPUSAGE_CONFIG": str(config)})
     document = json.loads(done.stdout)
     (output,) = outputs(cluster, document["application"])
-    assert (document["plan"]["share"], document["plan"]["threads"]) == (50, 100)
+    assert (document["plan"]["share"], document["plan"]["threads"]) == (50, 0)
     assert masters.variable(output, "GPUSAGE_SHARE") == "50"
-    assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "100"
+    assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "50"
     with begin(cluster, *training, "--containers", "4", "--", "sleep 2"):
         claims: list[Reservation] = []
         apps.wait_until(

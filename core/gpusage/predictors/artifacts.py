@@ -65,7 +65,8 @@ class StepTimeDeviations:
         unseen_gpu: What a GPU that was not measured adds.
         short: What kernels add that are so short that what starts them decides.
         of_settings: In place of `known`, by kind of workload (`gpusage.predictors.times.step_time.kind_of`).
-        of_kinds: In place of all three, by kind: misses of published runs, whatever the GPU and its host.
+        of_kinds: In place of all three, by kind: misses of published runs, whatever the GPU and its host. Training on
+            several GPUs has the wider of this and of what one GPU of it has.
         shared: The share of this error's square that the predictions for two GPUs have in common, 0 to 1.
         shared_own: The same for two GPUs that both have a part of their own in the residual.
     """

@@ -1,9 +1,11 @@
 """The target ``intervals``: how wide a step time's interval is, by kind of workload, beside what `step_time` fits.
 
 A kind has the conformal quantile of its own rows' misses; one of fewer than `LEAST_ROWS` has that of all kinds whose
-names begin like its own. No row was fitted on: they are the public record, and timm's runs with channels last or a
-compiler, each predicted by the fit that has not seen the model's family. `fit` writes them into the artifact
-``step_time``; a folder without such rows leaves what is there.
+names begin like its own. They are the public record, and timm's runs with channels last or a compiler, each predicted
+by the fit that has not seen the model's family. Some points were fitted on rows that are scored here: what engines add
+to a kernel and reach of the arithmetic, the copies of the cache in transformers, the launches of ``bnb-int8``, and what
+a compiler saves. `evaluate` leaves a source out of the width of these, never out of the point. `fit` writes the widths
+into the artifact ``step_time``; a folder without such rows leaves what is there.
 """
 
 from __future__ import annotations

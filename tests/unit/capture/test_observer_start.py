@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,25 @@ def check_start(tmp_path: Path, python: str, torch: str, options: list[str]) -> 
     ],
 )
 def test_an_error_in_the_observer_is_the_program_s_if_nothing_here_can_raise_it(error: str, is_raised: bool) -> None:
+    assert is_raised_by_a_signal(error) is is_raised
+
+
+def test_a_handler_without_code_of_its_own_hides_no_other_signal() -> None:
+    class Cached:
+        @cache  # noqa: B019 - a program may
+        def end(self, *_: object) -> None:
+            """Do nothing."""
+
+    before = signal.signal(signal.SIGUSR2, Cached().end)
+    try:
+        assert is_raised_by_a_signal("KeyboardInterrupt")
+        assert not is_raised_by_a_signal("KeyError")
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def is_raised_by_a_signal(error: str) -> bool:
+    """Return whether the observer takes *error*, raised in its file, for one of a handler or of another thread."""
     site = str(ON_START / "sitecustomize.py")
     start: dict[str, Any] = {"__name__": "gpusage start", "__file__": site}
     with suppress(KeyError):  # it is no module here
@@ -115,7 +136,7 @@ def test_an_error_in_the_observer_is_the_program_s_if_nothing_here_can_raise_it(
         exec(compile(f"raise {error}", site, "exec"), {})  # noqa: S102 - in the place of the observer's own line
     except BaseException as raised:
         ours = raised.with_traceback(raised.__traceback__ and raised.__traceback__.tb_next)
-    assert start["_is_of_signal"](ours) is is_raised
+    return bool(start["_is_of_signal"](ours))
 
 
 @pytest.mark.parametrize(

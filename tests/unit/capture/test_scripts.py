@@ -33,6 +33,8 @@ TRAINS = {"mode": "train", "precision": "fp32"}
 """Keys that most scripts have."""
 BF16 = {**TRAINS, "precision": "bf16"}
 BY_FSDP = {"gpus": "2", "strategy": "fsdp"}
+WITHOUT_GRAPH = ["values_at_last", "values_throughout", "values_too_late", "values_to_the_end"]
+"""Scripts whose model has no graph at the end."""
 EXPECTED = {
     "plain": {"batch": "32", **TRAINS, "optimizer": "momentum"},
     "amp": {"batch": "16", **TRAINS, "precision": "fp16", "optimizer": "adamw"},
@@ -55,7 +57,8 @@ EXPECTED = {
     "masked": {"batch": "4", **TRAINS, "optimizer": "adamw"},
     "values": {"batch": "6", **TRAINS, "optimizer": "adam"},
     "values_within": {"batch": "6", "mode": "infer?", "precision": "fp32"},
-    "values_at_last": {"batch": "6?", **TRAINS, "optimizer": "sgd"},
+    **{name: {"batch": "6?", **TRAINS, "optimizer": "sgd"} for name in WITHOUT_GRAPH},
+    "values_to_the_end": {"batch": "6?", "mode": "infer?", "precision": "fp32"},
     "failing": {"batch": "6", "mode": "train?", "precision": "fp32", "optimizer": "adam?"},
     "hidden_on_gpu": {"batch": "10", **TRAINS, "optimizer": "adam"},
     "autocast_inside": {"batch": "12", **TRAINS, "precision": "bf16", "optimizer": "adamw"},
@@ -92,6 +95,7 @@ MODULES = {
     "teacher": [("Linear", 84), ("Sequential", 21 * 256 + 257 * 4)],
     "own_loss": [("Linear", 65 * 16), ("Linear", 9 * 64)],
     "values_within": [("Linear", 3), ("Model", 20 + 10)],
+    "values_to_the_end": [("Branching", 10)],
 }
 OTHER_FRAMEWORKS = ("with_jax", "with_tensorflow")
 ENDINGS = {
@@ -99,6 +103,7 @@ ENDINGS = {
     "lstm": "by hand",
     "inference": "inference",
     "values_within": "inference",
+    "values_to_the_end": "end",
     "generate": "inference",
     "failing": "failed",
 }
@@ -122,7 +127,7 @@ def test_a_script_shows_its_job(name: str, records: Mapping[str, Mapping[str, An
     assert {key: value + marks[mark] for key, (value, mark) in captured.keys.items()} == EXPECTED[name]
     assert captured.ending == ENDINGS[name]
     assert list(captured.modules) == MODULES.get(name, list(captured.modules))
-    if name == "values_at_last":
+    if name in WITHOUT_GRAPH:
         assert "must take the same way whatever the values of its inputs are" in captured.graph_failure
         assert captured.graph is None
     else:

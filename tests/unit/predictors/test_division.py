@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from math import exp
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ LLAMA_7B = stack(4096, 11008, depth=4, length=128)
 """Parameters: 4 blocks of 2 x 4096 x 11008 = 90,177,536, together 360,710,144."""
 GPT2_XL = stack(1600, 6400, depth=6, length=1024)
 """Parameters: 6 blocks of 2 x 1600 x 6400 = 20,480,000, together 122,880,000."""
+SMALL = stack(64, 64, depth=4, length=16)
 HALF = Workload(batch_size=2, optimizer="adam", precision="bf16")
 
 
@@ -144,3 +146,14 @@ def test_the_step_is_that_of_one_gpu_known_less_well_and_the_parts_add_up() -> N
     by_name = {part.name: part.memory_bytes for part in parts}
     assert by_name["gathered layers"] == pytest.approx(6 * 20_480_000)
     assert by_name["optimizer"] == 8 * 122_880_000 / 4
+
+
+@pytest.mark.parametrize("how", [{}, {"checkpointing": True}, {"trainable": 0.1}, {"precision": "bf16"}])
+def test_two_gpus_are_never_known_better_than_one_of_the_same_job(how: dict[str, Any]) -> None:
+    """A small model's kernels are short, and the last GPU was not measured: both count on two GPUs, too."""
+    gpus, run = [builtin_catalogue().find(name) for name in ("a100", "rtx5090")], Workload(batch_size=1, **how)
+    for graph in (GPT2_XL, SMALL):
+        one, two = (analyze(graph, replace(run, gpus=count)).step_time_s(gpus) for count in (1, 2))
+        for alone, shared in zip(one, two, strict=True):
+            assert shared.high / shared.value >= alone.high / alone.value * (1 - 1e-9)
+            assert shared.value / shared.low >= alone.value / alone.low * (1 - 1e-9)

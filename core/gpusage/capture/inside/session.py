@@ -15,6 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -72,12 +73,11 @@ class Session:
 
         try:
             with CudaOnCpu():
+                sys.argv = list(program[program[0] == "-m" :])
                 if program[0] == "-m":
-                    sys.argv = list(program[1:])
                     sys.path.insert(0, str(Path.cwd()))
                     runpy.run_module(program[1], run_name="__main__", alter_sys=True)
                 else:
-                    sys.argv = list(program)
                     sys.path.insert(0, str(Path(program[0]).resolve().parent))
                     runpy.run_path(program[0], run_name="__main__")
         except SystemExit as exit_request:
@@ -106,12 +106,16 @@ class Session:
         with self._aside():
             record = self._record(ending)
             step = step_calls(self._observation())[1] if record.get("graph_failure") else []
-            unread = [(call, why) for call in step if has_parts(call.module) and (why := why_unread(call))]
-            if not unread:
+            # What was computed all the same has parts that cannot be observed.
+            divisible = [call for call in step if has_parts(call.module) and id(call.module) not in self._computed]
+            # At the time limit the record is ready, and the time left may not suffice for another graph.
+            unread = [(call, why) for call in divisible if not self._is_late and (why := why_unread(call))]
+            if self._is_late or not unread:
                 self._end(record)
         for call, why in unread:
             self.real_calls.setdefault(type(call.module).__name__, why)
-            call.count, self.observer.apart[id(call.module)] = 0, call
+            # The call itself stays as it is: if the program ends within the next cycle, it is what was seen.
+            self.observer.apart[id(call.module)] = replace(call, count=0)
         self._begin_cycle()
 
     @contextmanager
@@ -180,14 +184,13 @@ class Session:
         # Called inside a compiled function, a model is compiled itself.
         if self.left_out.compiled_depth:
             self.left_out.is_compiled = True
-        is_apart = id(call.module) in self.observer.apart
         # Of a model in parts, its own calls count, so that all parts have as many.
-        calls = self.observer.apart[id(call.module)] if is_apart else call
-        calls.count += is_apart
+        calls = self.observer.apart.get(id(call.module), call)
+        calls.count += calls is not call
         is_inference = not (call.has_gradient or self._live or call.outer)
         if is_inference and (call.generated or calls.count >= INFERENCE_CALLS):
             self._finish_if_read("inference")
-            is_apart = id(call.module) in self.observer.apart
+        is_apart = id(call.module) in self.observer.apart
         if not (is_apart or id(call.module) in self._computed):
             try:
                 return self._hollow.call(call, args, kwargs)
@@ -200,7 +203,7 @@ class Session:
             self.observer.calls = [each for each in self.observer.calls if each is not call]
             with suppress(Exception):
                 return self.observer.observe_parts(call, args, kwargs)
-            self.observer.calls.append(self.observer.apart.pop(id(call.module)))
+            self.observer.calls += [call := self.observer.apart.pop(id(call.module))]
         self._computed.add(id(call.module))
         call.has_backward = call.has_gradient
         return self.observer.original(call.module, *args, **kwargs)
@@ -263,8 +266,7 @@ class Session:
     def _begin_cycle(self) -> None:
         self._begin_segment()
         self._has_cycle, self._is_full = True, False
-        self._before, self._backward_count = self._hollow.backward_counts.copy(), 0
-        self._backward_counts.clear()
+        self._before, self._backward_count, self._backward_counts = self._hollow.backward_counts.copy(), 0, []
 
     def _begin_segment(self) -> None:
         self._earlier = self.observer.calls or self._earlier

@@ -22,7 +22,9 @@ def _is_of_signal(error):
     try:
         signals = sys.modules["_signal"]
         handlers = [signals.getsignal(number) for number in range(1, signals.NSIG)]
-        codes = [each.__code__ for each in handlers if type(each) in (type(_is_of_signal), type(_Finder().find_spec))]
+        # A method may be of what is no function, as of a cache: it has no code.
+        functions = [each.__func__ if type(each) is type(_Finder().find_spec) else each for each in handlers]
+        codes = [each.__code__ for each in functions if type(each) is type(_is_of_signal)]
         while trace is not None:
             interrupted, frame, trace = frame, trace.tb_frame, trace.tb_next
             for local in frame.f_locals.values():

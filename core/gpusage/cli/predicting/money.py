@@ -96,12 +96,15 @@ def prices_per_hour(catalogue: Catalogue, own: str | None = None) -> Mapping[str
         RequestError: A price is no number of at least 0, or not of a GPU.
     """
     configured = read_configuration()[0].money.price_per_hour if own is None else {}
+    pairs = [pair.rpartition("=") for pair in own.split(",")] if own is not None else []
     try:
-        pairs = [pair.rpartition("=") for pair in own.split(",")] if own is not None else []
         named = {name.strip(): float(price) for name, _, price in pairs}
-    except ValueError as error:
-        message = f"Option --price must be a price, or GPU=PRICE joined by commas; got {own!r}. Correct it."
-        raise RequestError(message) from error
+    except ValueError:
+        named = {}
+    if len(named) < len(pairs) or ("" in named and len(named) > 1):
+        rule = "Option --price must be one price, or GPU=PRICE joined by commas, each GPU once"
+        message = f"{rule}; got {own!r}. Correct it."
+        raise RequestError(message)
     if "" in named:
         named = dict.fromkeys((gpu.name for gpu in catalogue), named[""])
 

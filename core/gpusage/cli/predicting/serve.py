@@ -16,7 +16,7 @@ from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.intervals import interval_around, scaled
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS
-from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 if TYPE_CHECKING:
@@ -160,7 +160,8 @@ def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any
 
 def _cells(row: Mapping[str, Any], width: int, *, is_rated: bool) -> list[str]:
     """Return the cells of one GPU, *width* of them; with a rate the last one is how many GPUs serve it."""
-    sizes = [tables.interval_text(Interval(**row[name])) for name in ("kv_block_count", "longest_tokens")]
+    counts = (row[name] for name in ("kv_block_count", "longest_tokens"))
+    sizes = ("{value:.0f} ({low:.0f}-{high:.0f})".format(**count) if count["high"] else "0" for count in counts)
     cells = [row["gpu"], str(row["answers"]), *sizes]
     if "first_token_s" in row:
         cells.append(tables.seconds_text(row["first_token_s"]["value"]))

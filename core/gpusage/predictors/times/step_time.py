@@ -272,17 +272,20 @@ def step_times_s(
     efficiency: Efficiency, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], timing: Timing
 ) -> list[Interval]:
     """Return the seconds of one step of *graph* on each of *gpus*, around the points of *timing*."""
-    deviations, unknown, kind = efficiency.deviations, 2.0 * unknown_share(graph), kind_of(workload)
-    whole, known = deviations.of_kinds.get(kind), deviations.of_settings.get(kind, deviations.known)
+    deviations, unknown = efficiency.deviations, 2.0 * unknown_share(graph)
+    # Several GPUs are known no better than one of them, whose errors add up where its kind has no width of its own.
+    kind, on_one = kind_of(workload), kind_of(replace(workload, gpus=1))
+    is_whole, known = on_one in deviations.of_kinds, deviations.of_settings.get(on_one, deviations.known)
+    least = max(deviations.of_kinds.get(each, 0.0) for each in (kind, on_one))
     intervals = []
     for gpu, step_s, short_share in zip(gpus, timing.step_s.tolist(), timing.short_share.tolist(), strict=True):
         unseen = 0.0 if gpu.calibration in efficiency.gpu_log_factors else deviations.unseen_gpu
-        parts = (whole,) if whole else (known, unseen, deviations.short * short_share)
-        intervals.append(interval_around(step_s, exp(hypot(*parts, unknown))))  # independent errors
-    if whole or workload.lora or workload.trainable == 1:
+        of_parts = 0.0 if is_whole else hypot(known, unseen, deviations.short * short_share)  # independent errors
+        intervals.append(interval_around(step_s, exp(hypot(max(least, of_parts), unknown))))
+    if is_whole or workload.lora or workload.trainable == 1:
         return intervals
 
     # The point has a forward pass, gradients of all activations, and of the trained weights: 2 + trainable forward
     # passes. Where the trained weights are the model's last, gradients of activations stop there: 1 + 2 trainable.
-    least = (1.0 + 2.0 * workload.trainable) / (2.0 + workload.trainable)
-    return [replace(interval, low=interval.low * least) for interval in intervals]
+    fewest = (1.0 + 2.0 * workload.trainable) / (2.0 + workload.trainable)
+    return [replace(interval, low=interval.low * fewest) for interval in intervals]

@@ -24,13 +24,13 @@ from gpusage_yarn.cluster import configuration as hadoop
 from gpusage_yarn.cluster.jmx import JmxReport
 from gpusage_yarn.doctor import queue_checks
 from gpusage_yarn.doctor.inspection import Inspection
+from gpusage_yarn.install.site import CAPACITY_SCHEDULER, SCHEDULER_CLASS
 from gpusage_yarn.settings import YarnSettings
 from gpusage_yarn.share_plan import WHOLE_GPU
 
 _RESOURCE = "yarn.nodemanager.resource-type"
 _INSTALL = "gpusage yarn install --yes on {}, then restart {}"
 _CALCULATOR = hadoop.CLASSES[hadoop.CALCULATOR]
-_SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
 
 
 def run_checks(inspection: Inspection) -> tuple[Finding, ...]:
@@ -64,10 +64,8 @@ def _manager(inspection: Inspection) -> Finding:
         return failed(name, inspection.trouble, "start it, or set HADOOP_CONF_DIR or rm_urls in [yarn] of gpusage.toml")
 
     # Placement rules and our calculator are the CapacityScheduler's; the FairScheduler asks neither.
-    if inspection.settings.get("yarn.resourcemanager.scheduler.class", _SCHEDULER) != _SCHEDULER:
-        return failed(
-            name, "it does not use the CapacityScheduler", f"set yarn.resourcemanager.scheduler.class={_SCHEDULER}"
-        )
+    if inspection.settings.get(SCHEDULER_CLASS, CAPACITY_SCHEDULER) != CAPACITY_SCHEDULER:
+        return failed(name, "it does not use the CapacityScheduler", f"set {SCHEDULER_CLASS}={CAPACITY_SCHEDULER}")
     return passed(name, f"Hadoop {inspection.snapshot.version} answers")
 
 

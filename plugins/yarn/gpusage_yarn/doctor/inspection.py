@@ -38,14 +38,14 @@ from gpusage_yarn.cluster.jmx import (
 from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, build_cluster, read_snapshot
 from gpusage_yarn.install.classes import configured_classes, load_classes
-from gpusage_yarn.install.site import DEVICES, SHARED_GPUS, are_gpus_divided
+from gpusage_yarn.install.site import DEVICES, SCHEDULER_CLASS, SHARED_GPUS, are_gpus_divided
 from gpusage_yarn.settings import YarnSettings
 
 SETTINGS = (
     hadoop.RULES,
     hadoop.ALLOCATOR,
     hadoop.PROCESSORS,
-    "yarn.resourcemanager.scheduler.class",
+    SCHEDULER_CLASS,
     "yarn.node-labels.enabled",
     "yarn.resourcemanager.recovery.enabled",
     "yarn.scheduler.minimum-allocation-mb",
@@ -142,7 +142,7 @@ def _cluster_parts(folder: Path, configuration: Configuration, addresses: tuple[
 
         # A diagnosis waits for nobody.
         manager = ResourceManager(known, patience_s=0)
-        snapshot = read_snapshot(lambda path: manager.request_once("GET", path), settings.share_resource)
+        snapshot = read_snapshot(lambda path: manager.request_once("GET", path), settings)
 
         # The ResourceManager's /conf leaves out capacity-scheduler.xml; on its own host the file is here.
         calculator = hadoop.read_settings(folder / hadoop.SCHEDULER).get(hadoop.CALCULATOR)

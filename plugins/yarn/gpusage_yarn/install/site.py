@@ -65,6 +65,10 @@ _VCORES = (
     "containers wait for vcores from now on, which YARN's default calculator does not count: set "
     "yarn.nodemanager.resource.cpu-vcores on every node to what it may give out"
 )
+SCHEDULER_CLASS = "yarn.resourcemanager.scheduler.class"
+CAPACITY_SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
+_RUNTIMES = "yarn.nodemanager.runtime.linux.allowed-runtimes"
+_FOR_WHOLE_GPUS = "gpusage.share.for-whole-gpus"
 _STOCK_ALLOCATOR = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator"
 
 
@@ -111,6 +115,7 @@ def find_site(
 def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, ...]:
     """Return the edits of an installation; without *mode*, a new site gets ``observe``, an old site keeps its own."""
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
+    require_usable(_own_settings(site.folder / SITE), site)
     edits = [*plan_node_programs(site.libexec)] if "node" in site.roles else []
     for name in FILES:
         path = site.folder / name
@@ -142,6 +147,36 @@ def installation_notes(site: Site) -> tuple[str, ...]:
     theirs = _own_settings(site.folder / SCHEDULER)
     vcores = () if theirs.get(CALCULATOR, DEFAULT_CALCULATOR).strip() != DEFAULT_CALCULATOR else (_VCORES,)
     return (*queues_without_shares(theirs, share), *vcores)
+
+
+def require_usable(settings: Mapping[str, str], site: Site) -> None:
+    """Refuse a site whose own *settings* in yarn-site.xml leave applications without what a share promises.
+
+    Raises:
+        RequestError: It has another scheduler, containers in Docker, or GPUs that nobody can have whole.
+    """
+    scheduler = settings.get(SCHEDULER_CLASS, "").strip()
+    runtimes = {word.strip() for word in settings.get(_RUNTIMES, "").split(",")} - {"", "default", "javasandbox"}
+    nobody_whole = settings.get(_FOR_WHOLE_GPUS, "").strip() == "false" and not are_gpus_divided(settings)
+    message = ""
+    if "rm" in site.roles and scheduler not in ("", CAPACITY_SCHEDULER):
+        message = (
+            f"Scheduler must be the CapacityScheduler, which alone asks gpusage; {SCHEDULER_CLASS} is {scheduler}. "
+            "Change to the CapacityScheduler, or leave gpusage out."
+        )
+    elif "node" in site.roles and runtimes:
+        allowed = ", ".join(sorted(runtimes))
+        message = (
+            "Containers with a share must run outside Docker and runc, where they reach neither GPU nor MPS; "
+            f"{_RUNTIMES} allows {allowed}. Share GPUs of nodes that do not allow it."
+        )
+    elif "node" in site.roles and site.gpus and nobody_whole:
+        message = (
+            "Nodes that offer shares alone must give whole GPUs as well, which the next try of a job may need; "
+            f"{_FOR_WHOLE_GPUS} is false. Take it out, or divide the GPUs: {SHARED_GPUS} and {DEVICES}."
+        )
+    if message:
+        raise RequestError(message)
 
 
 def plan_uninstallation(site: Site) -> tuple[Edit, ...]:

@@ -45,7 +45,8 @@ class PlannedSubmission:
         if decision.code is Code.DECLINE:
             return f"{after} | {'; '.join(decision.reasons)}"
         if decision.code is Code.REWRITE:
-            return self.outcome.line
+            apart = self.plan.apart and self.plan.containers > 1  # as NCCL requires
+            return self.outcome.line + (" | its containers never share a GPU with each other" if apart else "")
         return replace(self.outcome, rendered=replace(self.outcome.rendered, before=f"{after}: a whole GPU")).line
 
 
@@ -82,7 +83,6 @@ def plan_submission(
 
     plan = replace(
         base_plan,
-        threads=int(fields.get("set.threads", "0")),
         priority=int(fields.get("set.priority", "0")),
         apart="set.apart" in fields,
     )

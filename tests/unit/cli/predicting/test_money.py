@@ -116,7 +116,10 @@ def test_a_price_of_the_users_own_takes_the_place_of_the_sites(price: str, expec
     ("words", "rule"),
     [
         (["--price", "2.5"], "Option --price needs --serve or --steps; got it alone."),
-        (["--price", "t4=cheap", "--steps", "5"], "must be a price, or GPU=PRICE joined by commas; got 't4=cheap'"),
+        (["--price", "t4=cheap", "--steps", "5"], "must be one price, or GPU=PRICE joined by commas, each GPU once"),
+        (["--price", "t4=1,2", "--steps", "5"], "each GPU once; got 't4=1,2'. Correct it."),
+        (["--price", "2,3", "--steps", "5"], "each GPU once; got '2,3'. Correct it."),
+        (["--price", "t4=1,t4=2", "--steps", "5"], "each GPU once; got 't4=1,t4=2'. Correct it."),
         (["--price", "v999=1", "--steps", "5"], "Option --price must name a GPU of the catalogue"),
         (["--price", "-1", "--steps", "5"], "Option --price must be a number of at least 0; got -1.0"),
         (["--price", "nan", "--steps", "5"], "Option --price must be a number of at least 0; got nan"),

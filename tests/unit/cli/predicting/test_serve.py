@@ -132,3 +132,12 @@ def test_the_caches_blocks_have_an_interval_and_options() -> None:
     assert small["kv_block_count"]["low"] > plain["kv_block_count"]["low"]
     wide = CliRunner(env={"COLUMNS": "200"})
     assert "longest (tokens)" in " ".join(wide.invoke(main, [*SERVED, "--gpu", "a100"]).stdout.split())
+
+
+def test_blocks_are_counted_in_whole_ones() -> None:
+    """Where nothing fits, cells were 0.00."""
+    words = ["predict", "hf:meta-llama/Llama-2-7b-hf", *SERVED[2:], "--gpu", "rtx3060,t4"]
+    lines = CliRunner(env={"COLUMNS": "200"}).invoke(main, words).stdout.splitlines()
+    none, few = (next(line.split() for line in lines if line.startswith(name)) for name in ("rtx-3060", "t4"))
+    assert none[1:] == ["0", "0", "0"]
+    assert (few[1:3], "." in "".join(few)) == (["0", "0"], False)

@@ -25,6 +25,7 @@ from gpusage_yarn.cluster.configuration import (
 )
 from gpusage_yarn.doctor.inspection import read_sampler_command
 from gpusage_yarn.install.site import (
+    Role,
     Site,
     find_site,
     installation_notes,
@@ -223,6 +224,42 @@ def test_gpus_that_are_on_offer_whole_are_not_offered_again(site: Site, file: st
     assert plan_installation(find_site(site.folder, frozenset({"rm"})))
     with_property(site, "yarn-site.xml", "gpusage.node.gpus", "0,1")
     with_property(site, "yarn-site.xml", "yarn.nodemanager.resource-plugins.gpu.allowed-gpu-devices", "2:2,3:3")
+    assert plan_installation(site)
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "value", "sentence"),
+    [
+        (
+            "rm",
+            "yarn.resourcemanager.scheduler.class",
+            "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fair.FairScheduler",
+            r"must be the CapacityScheduler, .*class is .*\.FairScheduler\.",
+        ),
+        (
+            "node",
+            "yarn.nodemanager.runtime.linux.allowed-runtimes",
+            "default, docker",
+            "must run outside Docker .* docker",
+        ),
+        ("node", "gpusage.share.for-whole-gpus", "false", "must give whole GPUs as well, .* is false"),
+    ],
+)
+def test_a_site_where_shares_cannot_do_what_they_promise_is_refused(
+    site: Site, role: Role, name: str, value: str, sentence: str
+) -> None:
+    other: Role = "rm" if role == "node" else "node"
+    with_property(site, "yarn-site.xml", name, value)
+    assert plan_installation(find_site(site.folder, frozenset({other}), gpus=4))
+    with pytest.raises(RequestError, match=sentence):
+        plan_installation(find_site(site.folder, frozenset({role}), gpus=4))
+
+
+def test_what_yarn_has_by_itself_is_no_reason_to_refuse(site: Site) -> None:
+    scheduler = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
+    with_property(site, "yarn-site.xml", "yarn.resourcemanager.scheduler.class", scheduler)
+    with_property(site, "yarn-site.xml", "yarn.nodemanager.runtime.linux.allowed-runtimes", "default")
+    with_property(site, "yarn-site.xml", "gpusage.share.for-whole-gpus", "true")
     assert plan_installation(site)
 
 

@@ -95,6 +95,19 @@ def test_containers_of_one_training_are_kept_apart_and_those_of_inference_are_no
     assert (made.plan.share < 100, made.plan.apart) == (True, True)
     assert not proposed(advisor, graph).plan.apart
 
+    phrase = "its containers never share a GPU"
+    assert phrase in replace(made, plan=replace(made.plan, containers=2)).line()
+    inference = proposed(advisor, graph)
+    assert phrase not in made.line() + replace(inference, plan=replace(inference.plan, containers=2)).line()
+
+
+def test_a_plan_of_a_user_has_no_more_threads_than_its_share(advisor: Advisor, graph: ModelGraph) -> None:
+    doubled = replace(advisor, rules=replace(advisor.rules, sharing=replace(advisor.rules.sharing, cap="double")))
+    made = proposed(doubled, graph)
+    assert made.outcome.decision.code is Code.REWRITE
+    assert (made.plan.threads, made.outcome.decision.request.thread_cap_percent) == (0, None)
+    assert "of the threads" not in made.line()
+
 
 def test_a_generation_without_memory_for_a_container_comes_last(advisor: Advisor, graph: ModelGraph) -> None:
     first = proposed(advisor, graph).plan.labels[0]

@@ -75,6 +75,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     }
     try {
       convertMasterRequest(application);
+      limitPlan(application);
       if (!off.isOff()) {
         place(application, user);
       }
@@ -105,6 +106,19 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     if (plan != null) {
       Metrics.count(Metrics.Counter.PLANS_TAKEN);
       label(application, plan);
+    }
+  }
+
+  /** Take out of a plan that came with a submission what no scheduler counts: only gpusaged's answer gives more threads than the share. */
+  static void limitPlan(ApplicationSubmissionContext application) throws Plan.PlanException, IOException {
+    ContainerLaunchContext master = application == null ? null : application.getAMContainerSpec();
+    if (master == null) {
+      return;
+    }
+    application.getApplicationSchedulingPropertiesMap().remove(Plan.VARIABLE); // YARN lets these replace the master's variables
+    String text = master.getEnvironment().get(Plan.VARIABLE);
+    if (text != null) {
+      master.getEnvironment().put(Plan.VARIABLE, Plan.parse(text).withoutThreads().toBase64());
     }
   }
 

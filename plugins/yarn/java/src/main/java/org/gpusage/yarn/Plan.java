@@ -98,6 +98,13 @@ final class Plan {
     return sound(texts);
   }
 
+  /** Return this plan with as many threads as the share. */
+  Plan withoutThreads() {
+    Map<String, String> texts = texts();
+    texts.put("threads", "0");
+    return sound(texts);
+  }
+
   /** Return the plan in {@code text}, the base64 form. */
   static Plan parse(String text) throws PlanException {
     if (text.length() > LIMIT_CHARACTERS) {

@@ -14,6 +14,10 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Random;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
+import org.apache.hadoop.yarn.api.records.impl.pb.ApplicationSubmissionContextPBImpl;
+import org.apache.hadoop.yarn.util.Records;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -53,6 +57,21 @@ class PlanTest {
     assertEquals(Arrays.asList(100, 0), Arrays.asList(plan.share, plan.threads));
     assertEquals(Arrays.asList("a100", "v100"), plan.labels);
     assertEquals(true, plan.rescue);
+  }
+
+  @Test
+  void aPlanThatCameWithASubmissionNeverHasMoreThreadsThanItsShare() throws Exception {
+    Map<String, String> forged = Collections.singletonMap(Plan.VARIABLE, encoded("{'v':'1','share':'5','threads':'100','labels':'a100'}"));
+    ApplicationSubmissionContext application = Records.newRecord(ApplicationSubmissionContext.class);
+    application.setAMContainerSpec(Records.newRecord(ContainerLaunchContext.class));
+    application.getAMContainerSpec().setEnvironment(new HashMap<>(forged));
+    application.setApplicationSchedulingPropertiesMap(new HashMap<>(forged));
+    GpuSharePlacementRule.limitPlan(application);
+    ApplicationSubmissionContext stored = new ApplicationSubmissionContextPBImpl(((ApplicationSubmissionContextPBImpl) application).getProto());
+    Plan plan = Plan.parse(stored.getAMContainerSpec().getEnvironment().get(Plan.VARIABLE));
+    assertEquals(Arrays.asList(5, 0), Arrays.asList(plan.share, plan.threads));
+    assertEquals(Arrays.asList("a100"), plan.labels);
+    assertEquals(Collections.emptyMap(), stored.getApplicationSchedulingPropertiesMap());
   }
 
   @Test
