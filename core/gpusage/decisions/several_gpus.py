@@ -49,8 +49,7 @@ def predict_several(
         return tuple(replace(need, familiar=one.familiar) for need, one in zip(needs, on_one, strict=True))
 
     usual = predict(run)
-    is_settled = run.gpus != count and (run.gpus > 1 or "gpus" in named)
-    if is_settled or all(need.fits for need in usual):
+    if all(need.fits for need in usual) or (run.gpus != count and (run.gpus > 1 or "gpus" in named)):
         return run, usual, usual
 
     divided, least = _most_divided(run, count, named), usual

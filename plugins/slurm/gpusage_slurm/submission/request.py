@@ -249,7 +249,7 @@ def _on_nodes(request: GpuRequest, fields: Mapping[str, str], gpus: list[tuple[s
         cpu_count=cpu_count,
         host_memory_bytes=max(mib) * MIB,
         gpu_cpu_count=gpu_cpus,
-        gpu_host_memory_bytes=max(cpu_mib * gpu_cpus, mib_per_gpu) * MIB if is_spread else 0,
+        gpu_host_bytes=max(cpu_mib * gpu_cpus, mib_per_gpu) * MIB if is_spread else 0,
     )
 
 
