@@ -70,6 +70,7 @@ def test_an_installation_works_and_leaves_no_trace(jar: Path, new_cluster: Any) 
     after = checks(sandbox)
     assert (after.pop("gpusaged"), after.pop("store")) == ("warn", "warn")  # it does not run here
     assert after.pop("sampler") == "skip"  # the ResourceManager's host is no node
+    assert after.pop("from observe to enforce") == "skip"  # no day was added up
     assert set(after.values()) == {"pass"}
     submit = ("--memory-mib", "128", "--gpu", "v100", "--", "sleep 2; env")
     identity = sandbox.run(sys.executable, "-m", "gpusage.cli", "yarn", "submit", *submit, timeout_s=180).stdout.strip()
