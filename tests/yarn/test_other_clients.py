@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -107,6 +109,25 @@ def test_requests_with_placement_constraints_keep_their_gpus(cluster: Sandbox) -
     finally:
         relabel(cluster, "v100")
     assert sorted(devices(printed)) == ["0", "1"]
+
+
+def test_one_gpu_type_needs_no_label(cluster: Sandbox, tmp_path: Path) -> None:
+    config = tmp_path / "gpusage.toml"
+    config.write_text((cluster.layout.etc / "gpusage.toml").read_text() + '[yarn]\ngpu_type = "v100"\n')
+    model = str(Path(__file__).resolve().parents[2] / "examples" / "models" / "dlrm.onnx")
+    command = (sys.executable, "-m", "gpusage.cli", "yarn", "submit", "--model", f"{model},batch=8,mode=infer")
+    relabel(cluster, "")
+    try:
+        words = (*command, "--memory-mib", "64", "--json", "--", "env")
+        environment = {**cluster.environment, "GPUSAGE_CONFIG": str(config)}
+        done = cluster.run(*words, timeout_s=apps.PATIENCE_S, environment=environment)
+    finally:
+        relabel(cluster, "v100")
+    document = json.loads(done.stdout)
+    assert (document["plan"]["labels"], document["end"]["state"]) == (["v100"], "SUCCEEDED")
+    (output,) = masters.outputs(cluster, document["application"]).values()
+    assert masters.variable(output, "GPUSAGE_SHARE") == str(document["plan"]["share"])
+    assert document["plan"]["share"] < 100
 
 
 def relabel(sandbox: Sandbox, label: str) -> None:

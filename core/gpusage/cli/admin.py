@@ -198,8 +198,10 @@ def seen_enough(own: OwnEvidence) -> Finding:
     """Return whether enough was seen to enforce, in the words of the fifth line of `gpusage report`."""
     name = "from observe to enforce"
     if own.store_trouble:
-        return skipped(name, own.store_trouble, "run this as root or as the daemon's user")
-    return passed(name, own.next_step)
+        # A server's own message says what to do.
+        is_file = own.configuration.store.url.startswith("sqlite")
+        return skipped(name, own.store_trouble, "run this as root or as the daemon's user" if is_file else "")
+    return skipped(name, NO_DAY) if own.next_step == NO_DAY else passed(name, own.next_step)
 
 
 def kill_switch(own: OwnEvidence) -> Finding:

@@ -3,7 +3,8 @@
 Invariants:
 
 1. Work is equal where user, script, model, settings, GPU type and share are, and the runs completed.
-2. A partner is known only where one other run of the node shared a GPU of its type at the time.
+2. A partner is known only where one other run of the node shared a GPU of its type at the time, nearly to the run's
+   end: one that still runs has no row, and may be the partner.
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ def pair_rows(observations: Sequence[Observation], least_sampled_s: float) -> It
         for run in runs:
             usage, others = run.usage, partners[id(run)]
             has_one_partner = len(others) == 1 and usage.alone_s <= MOST_ALONE * usage.sampled_s
+            both = [run.usage, *(other.usage for other in others)]
+            together_s = min(each.ended_at_s for each in both) - max(each.started_at_s for each in both)
+            has_one_partner = has_one_partner and together_s >= (1 - MOST_ALONE) * run.duration_s
             if not (has_one_partner and others[0].job and alone_s.get(run.work) and usage.sampled_s >= least_sampled_s):
                 continue
             slowdown = run.duration_s / median(alone_s[run.work])

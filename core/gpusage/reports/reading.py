@@ -106,7 +106,8 @@ class Reader:
         Raises:
             StoreError: The store cannot be read.
         """
-        return _sum(self._parts(since_s, until_s), self.rules)
+        noted = {f"{day_s:.0f}": count for day_s, count in self.store.gpu_counts(since_s, until_s).items()}
+        return msgspec.structs.replace(_sum(self._parts(since_s, until_s), self.rules), day_gpu_counts=noted)
 
     def read_span(self, since_s: float, until_s: float) -> tuple[Report, int]:
         """Return the same from the runs themselves, and how many rows were read for it at most at a time."""

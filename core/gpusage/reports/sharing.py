@@ -153,7 +153,9 @@ def possible_share(
 
     # The same margin as on a job's memory from its history: the next run may take more.
     needed_bytes = MEMORY_MARGINS[0] * usage.memory_bytes
-    partner = min(smallest.get(name, WHOLE_PERCENT) for name in ("", gpu.name)) if smallest else 0
+    # The site's names of types are not the catalogue's.
+    partners = (percent for name, percent in smallest.items() if not name or find_gpu(name) == gpu)
+    partner = min(partners, default=WHOLE_PERCENT) if smallest else 0
     largest = max(WHOLE_PERCENT - partner, WHOLE_PERCENT // 2)
     enough = (
         share

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from gpusage.experience.finished_jobs import IDLE_PROCESSORS, IDLE_READ_BYTES_PER_S, UNUSED_BELOW
 from gpusage.reports.accuracy import Promised
 from gpusage.reports.amounts import (
     Amounts,
@@ -25,6 +26,7 @@ from gpusage.reports.amounts import (
 )
 from gpusage.reports.jobs import count_jobs, runs_by_job
 from gpusage.store.rows import Observation
+from gpusage_hooks.types import Usage
 from gpusage_hooks.units import DAY_S, HOUR_S
 
 WEEK_S, FIRST_MONDAY_S = 7 * DAY_S, 4 * DAY_S
@@ -187,16 +189,26 @@ def share_costs(observations: Iterable[Observation]) -> ShareCosts:
 def idle_jobs(observations: Sequence[Observation]) -> IdleJobs:
     """Return the jobs of *observations* that were idle for long."""
     by_length = {
-        f"{limit_s:.0f}": [each for each in observations if (each.usage.longest_idle_s or 0.0) > limit_s]
-        for limit_s in IDLE_S
+        f"{limit_s:.0f}": [each for each in observations if _idle_s(each.usage) > limit_s] for limit_s in IDLE_S
     }
     return IdleJobs(
         job_counts={limit: count_jobs(runs) for limit, runs in by_length.items()},
         hours={
-            limit: sum(gpu_count(each) * (each.usage.longest_idle_s or 0.0) / HOUR_S for each in runs)
+            limit: sum(gpu_count(each) * _idle_s(each.usage) / HOUR_S for each in runs)
             for limit, runs in by_length.items()
         },
     )
+
+
+def _idle_s(usage: Usage) -> float:
+    """Return the longest time in which a run did nothing; 0 where nobody knows."""
+    if usage.longest_idle_s is not None:
+        return usage.longest_idle_s
+    # Older samplers kept no such time; what they kept shows who did nothing from beginning to end.
+    if usage.peak_utilization is None or usage.cpu_s is None or usage.read_bytes is None:
+        return 0.0
+    is_host_idle = max(usage.cpu_s / IDLE_PROCESSORS, usage.read_bytes / IDLE_READ_BYTES_PER_S) <= usage.sampled_s
+    return usage.sampled_s if is_host_idle and usage.peak_utilization < UNUSED_BELOW else 0.0
 
 
 def _gpu_hours(observed: Observation) -> float:

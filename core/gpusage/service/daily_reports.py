@@ -5,6 +5,7 @@ Invariants:
 1. A day is added up from `SETTLED_S` after its end. A run that is recorded later makes its day be added up again.
 2. No answer to a job waits for it for long: a thread of its own, which rests between chunks of runs.
 3. Of several daemons on one store, whichever comes last has written a day; all write the same, but for the accounting.
+4. The most GPUs that were seen on a day are noted on that day: nobody tells later how many there were.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import replace
 import msgspec
 
 from gpusage.reports.reading import Reader, read_accounting, rules_of
+from gpusage.service.learner import NEWEST_DECISIONS, SHARE_DAYS, smallest_shares
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.service.snapshots import State
 from gpusage.store.decisions import DecisionStore
@@ -51,11 +53,13 @@ class DailyReports(PeriodicTask):
         keep_s = configuration.store.keep_days * DAY_S or now_s
         failure: Exception | None = None
         with closing(self._open_store()) as store:
+            # At gpusaged's start no cluster was observed yet, and the learner has not read the store.
+            if gpu_count:
+                store.note_gpu_count(now_s // DAY_S * DAY_S, gpu_count)
+            lately = smallest_shares(store.latest(NEWEST_DECISIONS), now_s - SHARE_DAYS * DAY_S)
             reader = Reader(
                 store=store,
-                rules=replace(
-                    rules_of(configuration, advisor.catalogue), smallest_shares=advisor.learned.smallest_shares
-                ),
+                rules=replace(rules_of(configuration, advisor.catalogue), smallest_shares=lately),
                 accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
                 see=lambda _: self._stop.wait(REST_S),
             )
@@ -66,9 +70,6 @@ class DailyReports(PeriodicTask):
                 try:
                     store.claim_day(day_s)
                     part, _ = reader.read_span(day_s, day_s + DAY_S)
-                    # Nobody tells later how many GPUs there were.
-                    if day_s >= now_s - PATIENCE_S and gpu_count:
-                        part = msgspec.structs.replace(part, day_gpu_counts={f"{day_s:.0f}": gpu_count})
                     if not part.unaccounted or day_s < now_s - PATIENCE_S:
                         store.record_day(day_s, msgspec.json.encode(part), reader.form)
                 except Exception as error:

@@ -39,6 +39,8 @@ from gpusage_hooks.units import DAY_S
 EVERYTHING = UsageQuery()
 CHUNK_ROWS = 500
 """Decisions that a reader of many has at a time: one takes up to 10 KB."""
+MOST_DAYS = 3650
+"""So many days are added up where rows stay for good."""
 RETRY_S = 1.0
 """How long a store that could not be opened is not tried again."""
 
@@ -112,6 +114,23 @@ class DecisionStore(ABC):
         statement = f"UPDATE {self._schema}days SET report = :report WHERE day_s = :day_s"  # noqa: S608 - our schema
         self._write_all("days", 0, [(statement, {"day_s": day_s, "report": f"{form} {packed(report)}"})])
 
+    def note_gpu_count(self, day_s: float, gpu_count: int) -> None:
+        """Note that the clusters had *gpu_count* GPUs on the day, in UTC, that begins at *day_s*; the largest stays.
+
+        Raises:
+            StoreError: It could not be written.
+        """
+        statement = (
+            f"INSERT INTO {self._schema}capacities AS old (day_s, gpu_count) VALUES (:day_s, :gpu_count)"  # noqa: S608 - our schema
+            " ON CONFLICT (day_s) DO UPDATE SET gpu_count = excluded.gpu_count WHERE excluded.gpu_count > old.gpu_count"
+        )
+        self._write_all("capacities", 1, [(statement, {"day_s": day_s, "gpu_count": gpu_count})])
+
+    def gpu_counts(self, since_s: float, until_s: float) -> Mapping[float, int]:
+        """Return the noted GPUs of the days that have a part from *since_s* until before *until_s*, by their begins."""
+        selection = f"SELECT day_s, gpu_count FROM {self._schema}capacities WHERE day_s > :first_s AND day_s < :until_s"  # noqa: S608 - our schema
+        return dict(self._rows(selection, {"first_s": since_s - DAY_S, "until_s": until_s}))
+
     def prepare(self) -> None:
         """Open the store now, so that the first decision need not wait; that one reports a failure."""
         with suppress(*self.reading_errors, StoreError):
@@ -162,8 +181,10 @@ class DecisionStore(ABC):
 
     def missing_days(self, until_s: float, form: str = "") -> list[float]:
         """Return when the days begin that have no report of *form*, from the first kept run's to *until_s*."""
-        # Not from the earliest time: the clock of one node may stand at 1970.
-        rows = self._rows(f"SELECT ended_at_s FROM {self._schema}usage ORDER BY id LIMIT 1", {})  # noqa: S608 - our schema
+        # Not from the earliest time: the clock of one node may stand at 1970, or in a year to come.
+        values: Values = {"since_s": until_s - (self._keep_days or MOST_DAYS) * DAY_S, "until_s": until_s}
+        times = "ended_at_s >= :since_s AND ended_at_s < :until_s"
+        rows = self._rows(f"SELECT ended_at_s FROM {self._schema}usage WHERE {times} ORDER BY id LIMIT 1", values)  # noqa: S608 - our schema
         if not rows:
             return []
         selection = f"SELECT day_s FROM {self._schema}days WHERE report LIKE :form"  # noqa: S608 - our schema

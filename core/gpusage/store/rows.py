@@ -50,6 +50,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX decision_times ON {schema}decisions (decided_at_s)",
         "CREATE INDEX usage_owners ON {schema}usage (owner, ended_at_s)",
     ),
+    (
+        # Beside the days' reports, which go when a late run comes: nobody can count a day's GPUs later.
+        "CREATE TABLE {schema}capacities ({id}, day_s DOUBLE PRECISION NOT NULL UNIQUE, gpu_count INTEGER NOT NULL)",
+    ),
 )
 DECISION_COLUMNS = ("decided_at_s", "manager", "mode", "code", "origin", "model", "before", "after", "record", "number")
 USAGE_COLUMNS = ("number", "manager", "job_id", "owner", "started_at_s", "ended_at_s", "outcome", "record")
@@ -78,7 +82,7 @@ _DELETION = (
     "DELETE FROM {schema}{table} WHERE id IN (SELECT id FROM {schema}{table} ORDER BY id LIMIT :most)"
     " AND {clock} < :oldest_s"
 )
-_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s", "days": "day_s"}
+_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s", "days": "day_s", "capacities": "day_s"}
 _NOUNS = {DecisionRecord: "decision", Usage: "usage"}
 _log = logging.getLogger(__name__)
 

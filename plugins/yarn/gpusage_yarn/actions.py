@@ -71,7 +71,7 @@ def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
 
     # Who asks for a status waits for nobody.
     manager = ResourceManager(require_addresses(settings, addresses), patience_s=0)
-    snapshot = read_snapshot(manager.get, settings.share_resource)
+    snapshot = read_snapshot(manager.get, settings)
     sharing = [node for node in snapshot.nodes if node.usable and node.total.share]
     snapshot = with_free_gpus(
         snapshot, query_nodes(sharing[:MAX_NODES], manager.address.partition(":")[0], NODES_LIMIT_S)

@@ -35,8 +35,7 @@ def observe_cluster(addresses: tuple[str, ...], context: Context) -> Cluster:
         RequestError: It refuses.
     """
     manager = ResourceManager(addresses)
-    share_resource = context.settings_of(YarnSettings).share_resource
-    snapshot = read_snapshot(lambda path: manager.request_once("GET", path), share_resource)
+    snapshot = read_snapshot(lambda path: manager.request_once("GET", path), context.settings_of(YarnSettings))
     return build_cluster(snapshot, context.catalogue)
 
 

@@ -16,11 +16,13 @@ class YarnSettings(ManagerSettings):
         conf_dir: The folder of Hadoop's configuration; empty for the one that HADOOP_CONF_DIR names, else
             ``/etc/hadoop/conf``.
         share_resource: The resource type of which one shared GPU has 100.
+        gpu_type: What the GPUs of all nodes are, where no node has a label.
     """
 
     rm_urls: tuple[str, ...] = ()
     conf_dir: str = ""
     share_resource: str = "gpusage.io/share"
+    gpu_type: str = ""
 
 
 YARN = Manager(name="yarn", title="YARN", settings=YarnSettings)

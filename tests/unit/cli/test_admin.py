@@ -64,7 +64,7 @@ def test_where_no_daemon_answers_the_settings_of_the_file_stand(tmp_path: Path) 
 def test_the_doctor_says_what_the_report_s_fifth_line_says_of_the_days_that_are_added_up(tmp_path: Path) -> None:
     configuration = Configuration(store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
     finding = admin.seen_enough(admin.gather_own(configuration, "", (str(tmp_path / "none.sock"),)))
-    assert (finding.verdict, finding.observation) == ("pass", admin.NO_DAY)
+    assert (finding.verdict, finding.observation) == ("skip", admin.NO_DAY)
 
     tally = PartitionTally(partition="test", job_count=400, checks={"kept": 20, "broken": 1}, users={"ada": 1})
     part = msgspec.structs.replace(part_of([], [], ReportRules()), partitions=(tally,))
@@ -83,6 +83,9 @@ def test_the_doctor_says_what_the_report_s_fifth_line_says_of_the_days_that_are_
     finding = admin.seen_enough(admin.gather_own(configuration, "", (str(tmp_path / "none.sock"),)))
     assert finding.verdict == "skip"
     assert "must be read" in finding.observation
+    assert finding.todo == "run this as root or as the daemon's user"
+    at_a_server = Configuration(store=StoreSettings(url="postgresql://gpusage@db.site/usage"))
+    assert admin.seen_enough(OwnEvidence(configuration=at_a_server, store_trouble="The server is away.")).todo == ""
 
 
 def test_a_host_with_mps_is_told_how_it_divides_a_gpu_and_another_host_nothing() -> None:

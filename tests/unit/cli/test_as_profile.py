@@ -58,7 +58,8 @@ def shared(job: str, number: str, start_s: float, end_s: float, alone_s: float, 
 def test_runs_beside_one_other_are_pairs_by_runs_of_the_same_script_alone(tmp_path: Path) -> None:
     """1,000 s alone and 1,500 beside; of the other, which never ran alone, nothing is told but its name.
 
-    A third run at that time hides who the partner was; a failed run, and another script's, are of other work.
+    A third run at that time hides who the partner was; a failed run, and another script's, are of other work. The last
+    two were on two GPUs of the node, each beside a run that still goes on: they meet for five minutes.
     """
     numbers = {name: f"{place:012x}" for place, name in enumerate("abc", start=1)}
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
@@ -77,6 +78,8 @@ def test_runs_beside_one_other_are_pairs_by_runs_of_the_same_script_alone(tmp_pa
                 shared("106", numbers["c"], 11_000.0, 13_000.0, 1000.0),
                 shared("107", numbers["a"], 20_000.0, 20_900.0, 0.0, outcome="failed"),
                 shared("108", numbers["c"], 20_000.0, 20_900.0, 0.0),
+                shared("109", numbers["a"], 30_000.0, 31_200.0, 0.0),
+                shared("110", numbers["b"], 30_900.0, 34_000.0, 0.0),
             ]
         )
     result = CliRunner().invoke(main, ["decisions", "--as-profile", str(tmp_path / "data")])

@@ -46,6 +46,8 @@ def test_a_share_above_half_is_possible_only_beside_the_smallest_that_the_site_h
 
     assert [percent(smallest) for smallest in ({}, {"": 25}, {"": 50, UNMARKED.gpu: 25})] == [75, 75, 75]
     assert [percent(smallest) for smallest in ({"": 50}, {"": 100}, {"": 100, "t4": 25})] == [None, None, None]
+    # "v100" is what the site calls its type.
+    assert percent({"": 100, "v100": 25}) == 75
     light = Observation(usage=UNMARKED, decision=None)
     assert possible_share(light, RULES, find_gpu, 60.0, {"": 100}) == share_of()
 

@@ -13,15 +13,16 @@ from types import SimpleNamespace
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.experience.learned import NOTHING_LEARNED
 from gpusage.reports.reading import Reader, rules_of
 from gpusage.service import daily_reports
 from gpusage.service.daily_reports import DailyReports
+from gpusage.service.learner import LEAST_DECISIONS
 from gpusage.settings.configuration import Configuration
 from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import open_store
 from gpusage_hooks.types import Cluster, GpuPool, Usage
 from gpusage_hooks.units import DAY_S, HOUR_S
+from observed import GIB, record, usage
 from records import USAGE
 
 NOW_S = 1_700_000_000 // DAY_S * DAY_S + 7 * HOUR_S
@@ -38,7 +39,7 @@ def task_at(path: Path) -> DailyReports:
         manager="slurm", version="1", pools=(GpuPool(gpu="t4", site_type="t4", gpu_count=7, free_gpu_count=0),) * 2
     )
     snapshot = SimpleNamespace(
-        advisor=SimpleNamespace(catalogue=builtin_catalogue(), learned=NOTHING_LEARNED),
+        advisor=SimpleNamespace(catalogue=builtin_catalogue()),
         configuration=Configuration(),
         clusters={"slurm": cluster},
     )
@@ -81,14 +82,38 @@ def test_a_day_is_added_up_six_hours_after_its_end_and_again_after_a_late_run(
         assert '"run_count":1,' in (store.day(DAYS[1], FORM) or b"").decode()
 
 
-def test_a_day_keeps_the_gpus_of_its_clusters_unless_it_is_long_over(
+def test_a_day_keeps_the_gpus_of_its_clusters_without_accounting_and_after_a_late_run(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert stored_days(path, monkeypatch, NOW_S) == DAYS
+    """On Thursday, when the day is not over, and once its accounting was waited for in vain."""
+    stored_days(path, monkeypatch, DAYS[3] + HOUR_S, troubles=["no slurmdbd"])
+    assert stored_days(path, monkeypatch, DAYS[3] + 5 * DAY_S, troubles=["no slurmdbd"]) == DAYS
     with closing(store_at(path)) as store:
+        store.record_usage([replace(USAGE, job_id="late", ended_at_s=DAYS[3] + 1)])
         part = Reader(store=store, rules=rules_of(Configuration(), builtin_catalogue())).read(DAYS[0], DAYS[3] + DAY_S)
-    # Of Monday to Thursday, at seven on Friday.
-    assert part.day_gpu_counts == {f"{day_s:.0f}": 14 for day_s in DAYS[2:]}
+    assert part.day_gpu_counts == {f"{DAYS[3]:.0f}": 14}
+
+
+def test_a_day_knows_the_smallest_shares_before_the_learner_has_read_the_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that needs three quarters could have shared only beside a quarter, and nobody had less than a whole GPU."""
+    whole = [replace(record(number, percent=None), decided_at_s=NOW_S) for number in range(LEAST_DECISIONS)]
+    run = usage(record(99, percent=None), gpu_utilization=0.1, peak_utilization=0.2, memory_bytes=9 * GIB)
+    with closing(store_at(path)) as store:
+        store.record_usage([replace(run, number="", gpu_count=1, started_at_s=DAYS[1], ended_at_s=DAYS[1] + HOUR_S)])
+
+    def could_share() -> bool:
+        stored_days(path, monkeypatch, NOW_S)
+        with closing(store_at(path)) as store:
+            day = Reader(store=store).read_day(DAYS[1], FORM)
+            store.record_usage([replace(USAGE, job_id="late", ended_at_s=DAYS[1])])
+        return day is not None and day.all_jobs.possible is not None
+
+    assert could_share()
+    with closing(store_at(path)) as store:
+        store.record_all(whole)
+    assert not could_share()
 
 
 def test_accounting_that_does_not_answer_is_waited_for_three_days(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,23 @@ def test_a_clock_that_stands_at_1970_makes_no_other_days_missing(store: Decision
     assert store.missing_days(TODAY_S + DAY_S) == [TODAY_S - DAY_S, TODAY_S]
 
 
+@pytest.mark.parametrize("first_s", [60.0, TODAY_S + 3650 * DAY_S])
+def test_a_first_run_of_a_wrong_clock_neither_hides_the_days_nor_makes_thousands_of_them(
+    store: DecisionStore, first_s: float
+) -> None:
+    store.record_usage([replace(USAGE, job_id="6", started_at_s=0.0, ended_at_s=first_s)])
+    store.record_usage([replace(USAGE, job_id="7", ended_at_s=TODAY_S - 1)])
+    assert store.missing_days(TODAY_S + DAY_S) == [TODAY_S - DAY_S, TODAY_S]
+
+
+def test_the_most_gpus_of_a_day_stay_noted_whatever_becomes_of_its_report(store: DecisionStore) -> None:
+    for day_s, gpu_count in ((TODAY_S, 14), (TODAY_S, 7), (TODAY_S + DAY_S, 7), (TODAY_S + DAY_S, 8)):
+        store.note_gpu_count(day_s, gpu_count)
+    store.record_usage([USAGE])
+    assert store.gpu_counts(TODAY_S + 1, TODAY_S + DAY_S) == {TODAY_S: 14}
+    assert store.gpu_counts(TODAY_S + DAY_S, TODAY_S + DAY_S + 1) == {TODAY_S + DAY_S: 8}
+
+
 def test_a_run_that_is_recorded_while_its_day_is_added_up_leaves_the_day_missing(store: DecisionStore) -> None:
     store.record_usage([USAGE])
     store.claim_day(TODAY_S)

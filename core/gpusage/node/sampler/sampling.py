@@ -211,7 +211,7 @@ class Totals:
         minute_began: What the job had taken of its host at its beginning.
         peak_utilization: Mean over the busiest minute; ``None`` before the end of the first.
         idle_s: Length of the idle minutes up to now.
-        longest_idle_s: The longest such length; ``None`` like the peak.
+        longest_idle_s: The longest such length; ``None`` like the peak, and while nobody knows what the host did.
     """
 
     sampled_s: float = 0.0
@@ -253,8 +253,9 @@ def add_sample(totals: Totals, before: Sample, now: Sample) -> Totals:
         busy = min(1.0, minute[1] / minute[0])
         peak = _combine_known(max, peak, busy)
         # A job that waits for its user, or was forgotten: in its middle as well, where its means would not show it.
-        idle_s = idle_s + minute[0] if busy < UNUSED_BELOW and _is_host_idle(began, now.used, minute[0]) else 0.0
-        longest_idle_s = _combine_known(max, longest_idle_s, idle_s)
+        is_host_idle = _is_host_idle(began, now.used, minute[0])
+        idle_s = idle_s + minute[0] if busy < UNUSED_BELOW and is_host_idle else 0.0
+        longest_idle_s = _combine_known(max, longest_idle_s, None if is_host_idle is None else idle_s)
         minute, began = (0.0, 0.0), now.used
 
     return replace(
@@ -273,9 +274,9 @@ def add_sample(totals: Totals, before: Sample, now: Sample) -> Totals:
     )
 
 
-def _is_host_idle(before: Consumption, now: Consumption, duration_s: float) -> bool:
+def _is_host_idle(before: Consumption, now: Consumption, duration_s: float) -> bool | None:
     if None in (before.cpu_s, before.read_bytes, now.cpu_s, now.read_bytes):
-        return False
+        return None
     cpu_s, read_bytes = (now.cpu_s or 0.0) - (before.cpu_s or 0.0), (now.read_bytes or 0) - (before.read_bytes or 0)
     return cpu_s <= IDLE_PROCESSORS * duration_s and read_bytes <= IDLE_READ_BYTES_PER_S * duration_s
 

@@ -56,21 +56,25 @@ class Queue:
         return self.is_accessible(label) and label not in self.missing
 
 
-def parse_queues(root: Mapping[str, Any], above: str = "", *, share: str = SHARE) -> tuple[Queue, ...]:
+def parse_queues(
+    root: Mapping[str, Any], above: str = "", *, share: str = SHARE, gpu_type: str = ""
+) -> tuple[Queue, ...]:
     """Return the leaf queues at and below *root*, as the ResourceManager's JSON has them.
 
     Args:
         root: A queue.
         above: The path of the queue that it is in.
         share: The resource type that counts hundredths of GPUs.
+        gpu_type: What stands for the label of nodes without one; ``""`` for nothing.
     """
     path = f"{above}.{root.get('queueName', '')}".lstrip(".")
 
     # A parent queue takes no application, also one that has no child yet.
     children = as_list(root, "queues", "queue")
     if children:
-        return tuple(queue for child in children for queue in parse_queues(child, path, share=share))
-    return (_leaf(root, path, share),) if root.get("queueName") and root.get("queueType", "leaf") != "parent" else ()
+        return tuple(queue for child in children for queue in parse_queues(child, path, share=share, gpu_type=gpu_type))
+    is_leaf = root.get("queueName") and root.get("queueType", "leaf") != "parent"
+    return (_leaf(root, path, share, gpu_type),) if is_leaf else ()
 
 
 def creates_queues(root: Mapping[str, Any]) -> bool:
@@ -110,11 +114,13 @@ def queue_names(queues: Iterable[Queue]) -> Iterator[tuple[Queue, tuple[str, ...
         yield queue, (queue.path, queue.leaf) if leaves.count(queue.leaf) == 1 else (queue.path,)
 
 
-def _leaf(queue: Mapping[str, Any], path: str, share: str) -> Queue:
+def _leaf(queue: Mapping[str, Any], path: str, share: str, gpu_type: str) -> Queue:
     parts = {
         str(part.get("partitionName") or ""): part
         for part in as_list(queue, "capacities", "queueCapacitiesByPartition")
     }
+    missing = {label: lines for label, part in parts.items() if (lines := tuple(_missing(path, label, part, share)))}
+    parts |= {gpu_type: parts[""]} if "" in parts else {}
     closed = {label for label, part in parts.items() if not part.get("absoluteMaxCapacity", part.get("maxCapacity", 1))}
 
     # YARN lets the first master in whatever the limit, so only one more is too much.
@@ -122,18 +128,18 @@ def _leaf(queue: Mapping[str, Any], path: str, share: str) -> Queue:
     for part in as_list(queue, "resources", "resourceUsagesByPartition"):
         limit, used = resource_amounts(part.get("amLimit")), resource_amounts(part.get("amUsed"))
         if any(used.get(name, 0) and used[name] + more > limit.get(name, 0) for name, more in master.items()):
-            am_limit_reached.add(str(part.get("partitionName") or ""))
+            am_limit_reached |= {label := str(part.get("partitionName") or ""), label or gpu_type}
 
     limits = {label: part["maxAMLimitPercentage"] for label, part in parts.items() if "maxAMLimitPercentage" in part}
     return Queue(
         path=path,
-        labels=frozenset(map(str, queue.get("nodeLabels") or ())),
+        labels=frozenset([*map(str, queue.get("nodeLabels") or ()), gpu_type]) - {""},
         closed=frozenset(closed),
         capacity={label: float(part.get("absoluteCapacity", 0)) for label, part in parts.items()},
         largest=resource_amounts(queue.get("maximumAllocation")),
         masters={label: float(percent) for label, percent in limits.items()},
         am_limit_reached=frozenset(am_limit_reached),
-        missing={label: lines for label, part in parts.items() if (lines := tuple(_missing(path, label, part, share)))},
+        missing=missing | ({gpu_type: missing[""]} if "" in missing else {}),
     )
 
 

@@ -3,7 +3,8 @@
 Invariants:
 
 1. A label is a pool where nodes with it offer shares, or whole GPUs; labels of other nodes are not ours.
-2. GPUs of nodes without a label appear in a note only: their generation is unknown.
+2. GPUs of nodes without a label appear in a note only: their generation is unknown. Where no node has a label, the site
+   may say the type of them all, which then stands for a label that YARN does not know.
 3. Room is that of one container on one GPU: sums over GPUs are used only for nodes that do not report each GPU.
 """
 
@@ -22,9 +23,10 @@ from gpusage_hooks.units import MIB
 from gpusage_yarn.cluster.documents import Document, as_list, resource_amounts
 from gpusage_yarn.cluster.queues import DEFAULT, GPUS, MASTER_MIB, Queue, creates_queues, parse_queues, queue_names
 from gpusage_yarn.cluster.tags import read_pending_claims
-from gpusage_yarn.settings import MANAGER
+from gpusage_yarn.settings import MANAGER, YarnSettings
 from gpusage_yarn.share_plan import SHARE, WHOLE_GPU
 
+_DEFAULTS = YarnSettings()
 _SLICE = re.compile(r"(\dg)[-_](\d+gb)", re.IGNORECASE)
 """Of ``a100-3g-20gb``, a slice (MIG): a label can hold no dot."""
 
@@ -86,6 +88,7 @@ class ClusterSnapshot:
         labels: Node labels that exist, also those without a node.
         reservations: What was submitted a moment ago and has no container yet.
         creates_queues: Whether a queue that is not there may come into being when it is named.
+        assumed_type: The GPU type that stands for a label, as the site says; ``""`` where nodes have labels.
     """
 
     version: str
@@ -94,6 +97,7 @@ class ClusterSnapshot:
     queues: tuple[Queue, ...]
     resource_types: Mapping[str, int]
     creates_queues: bool = False
+    assumed_type: str = ""
     reservations: tuple[Reservation, ...] = ()
 
     def nodes_with_label(self, label: str) -> tuple[NodeState, ...]:
@@ -109,27 +113,32 @@ class ClusterSnapshot:
         return any(node.fits(size) for node in self.nodes_with_label(label))
 
 
-def read_snapshot(get: Callable[[str], Document], share: str = SHARE, *, brief: bool = False) -> ClusterSnapshot:
+def read_snapshot(
+    get: Callable[[str], Document], settings: YarnSettings = _DEFAULTS, *, brief: bool = False
+) -> ClusterSnapshot:
     """Return the cluster by *get*, a function from a path below ``/ws/v1/cluster`` to a document.
 
     Args:
         get: Asks.
-        share: The resource type that counts hundredths of GPUs.
+        settings: The site's.
         brief: Leave out the version and the labels, which cost a question each.
     """
     info = {} if brief else get("info").get("clusterInfo", {})
     labels = {} if brief else get("get-node-labels")
 
     scheduler = get("scheduler").get("scheduler", {}).get("schedulerInfo", {})
-    nodes = tuple(parse_node(node, share) for node in as_list(get("nodes"), "nodes", "node"))
+    documents, share = as_list(get("nodes"), "nodes", "node"), settings.share_resource
+    gpu_type = "" if any(any(node.get("nodeLabels") or ()) for node in documents) else settings.gpu_type
+    nodes = tuple(parse_node(node, share, gpu_type) for node in documents)
     return ClusterSnapshot(
         version=str(info.get("resourceManagerVersion", "")),
         nodes=nodes,
         reservations=read_pending_claims(get, {node.label for node in nodes}),
         labels=tuple(str(label["name"]) for label in as_list(labels, "nodeLabelInfo") if "name" in label),
-        queues=parse_queues(scheduler, share=share),
+        queues=parse_queues(scheduler, share=share, gpu_type=gpu_type),
         resource_types=resource_amounts(scheduler.get("maximumAllocation")),
         creates_queues=creates_queues(scheduler),
+        assumed_type=gpu_type,
     )
 
 
@@ -155,8 +164,8 @@ def build_cluster(snapshot: ClusterSnapshot, catalogue: GpuCatalogue) -> Cluster
     return remaining_capacity(seen, Counter(snapshot.reservations))
 
 
-def parse_node(node: Mapping[str, Any], share: str = SHARE) -> NodeState:
-    """Return a node from the ResourceManager's JSON."""
+def parse_node(node: Mapping[str, Any], share: str = SHARE, gpu_type: str = "") -> NodeState:
+    """Return a node from the ResourceManager's JSON; one with GPUs and without a label has *gpu_type* for a label."""
     used, free = resource_amounts(node.get("usedResource")), resource_amounts(node.get("availableResource"))
     total = resource_amounts(node.get("totalResource")) or {
         name: used.get(name, 0) + amount for name, amount in free.items()
@@ -170,7 +179,7 @@ def parse_node(node: Mapping[str, Any], share: str = SHARE) -> NodeState:
     labels = node.get("nodeLabels") or [""]
     return NodeState(
         name=str(node.get("id", "")),
-        label=str(labels[0]),
+        label=str(labels[0]) or (gpu_type if total.get(share) or total.get(GPUS) else ""),
         usable=usable,
         address=str(node.get("nodeHTTPAddress", "")),
         total=_size(total, share),

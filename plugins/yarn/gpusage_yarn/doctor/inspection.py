@@ -142,7 +142,7 @@ def _cluster_parts(folder: Path, configuration: Configuration, addresses: tuple[
 
         # A diagnosis waits for nobody.
         manager = ResourceManager(known, patience_s=0)
-        snapshot = read_snapshot(lambda path: manager.request_once("GET", path), settings.share_resource)
+        snapshot = read_snapshot(lambda path: manager.request_once("GET", path), settings)
 
         # The ResourceManager's /conf leaves out capacity-scheduler.xml; on its own host the file is here.
         calculator = hadoop.read_settings(folder / hadoop.SCHEDULER).get(hadoop.CALCULATOR)

@@ -13,15 +13,18 @@ def node_labels(name: str, inspection: Inspection) -> Finding:
     """Check that nodes with GPUs have labels, named after GPUs."""
     snapshot = inspection.snapshot
     bare = [node.name for node in snapshot.nodes if node.total.share and not node.label] if snapshot else []
-    if inspection.settings.get("yarn.node-labels.enabled", "true") != "true":
+    if inspection.settings.get("yarn.node-labels.enabled", "true") != "true" and not (
+        snapshot and snapshot.assumed_type
+    ):
         todo = (
+            "set gpu_type in [yarn] of gpusage.toml if all GPUs are of one type; else "
             "in yarn-site.xml: yarn.node-labels.enabled=true, yarn.node-labels.fs-store.root-dir=hdfs://.../labels; "
             "then restart the ResourceManager"
         )
         return failed(name, "they are not enabled", todo)
     if bare:
         todo = (
-            "name each GPU type, for example: yarn rmadmin -addToClusterNodeLabels "
+            "name each GPU type (one alone: gpu_type in [yarn] of gpusage.toml): yarn rmadmin -addToClusterNodeLabels "
             "'v100(exclusive=false),a100(exclusive=false)' (an exclusive label, YARN's default, keeps jobs that name "
             f"no label off its nodes); yarn rmadmin -replaceLabelsOnNode '{bare[0]}=v100'"
         )

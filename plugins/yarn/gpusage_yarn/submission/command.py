@@ -174,7 +174,7 @@ def _prepare_application(
     own = read_settings(conf_folder(configuration.of_manager(YarnSettings).conf_dir) / SITE).get(key)
     application = Application(
         command=line,
-        plan=plan,
+        plan=replace(plan, labels=()) if plan.labels == (snapshot.assumed_type,) else plan,  # YARN has no such label
         name=submit_options.name,
         queue=submit_options.queue,
         master_label=master_label(snapshot, submit_options.queue, plan.labels),
@@ -192,11 +192,12 @@ def _read_cluster(
     manager: ResourceManager, configuration: Configuration, submit_options: SubmitOptions
 ) -> tuple[ClusterSnapshot, list[str]]:
     """Return the cluster as far as this application may run in it, and notes on it for the user."""
-    share = configuration.of_manager(YarnSettings).share_resource
+    settings = configuration.of_manager(YarnSettings)
+    share = settings.share_resource
     size = ContainerSize(memory_mib=submit_options.memory_mib, vcores=submit_options.vcores)
     requirements = Requirements(share=share, queue=submit_options.queue, label=submit_options.gpu, size=size)
     snapshot = wait_for_nodes(
-        lambda: read_snapshot(manager.get, share, brief=not submit_options.gpu), share, submit_options.gpu
+        lambda: read_snapshot(manager.get, settings, brief=not submit_options.gpu), share, submit_options.gpu
     )
     labels = require_feasible(snapshot, requirements)
 

@@ -92,7 +92,7 @@ def _require_labels(snapshot: ClusterSnapshot, requirements: Requirements) -> tu
 
     labels = sorted(shared - {""})
     if not labels:
-        _refuse("Nodes with GPUs", "have node labels, one per GPU type", "none has", _DOCTOR)
+        _refuse("Nodes with GPUs", "have node labels, one per GPU type, or one gpu_type in [yarn]", "none has", _DOCTOR)
     if requirements.label and requirements.label not in labels:
         observation = f"there are {', '.join(labels)}"
         _refuse(f"GPU {requirements.label!r}", "be a node label with shared GPUs", observation, "Change --gpu.")

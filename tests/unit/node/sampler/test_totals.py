@@ -74,10 +74,11 @@ def test_the_longest_time_in_which_a_job_did_nothing_is_found_in_its_middle() ->
     assert totals.idle_s == 5 * 60.0
 
 
-def test_where_the_host_s_counters_are_unknown_no_job_is_idle() -> None:
+def test_where_the_host_s_counters_are_unknown_nobody_knows_whether_a_job_is_idle() -> None:
     samples = [sample(10.0 * number, reading(gpu_utilization=0.0)) for number in range(7)]
-    assert summed(samples).longest_idle_s == 0.0
-    assert summed(samples[:6]).longest_idle_s is None
+    assert summed(samples).longest_idle_s is None
+    known = [replace(each, used=Consumption(cpu_s=0.0, read_bytes=0)) for each in samples]
+    assert (summed(known).longest_idle_s, summed(known[:6]).longest_idle_s) == (60.0, None)
 
 
 def test_two_gpus_have_one_mean_and_the_sum_of_their_energy() -> None:

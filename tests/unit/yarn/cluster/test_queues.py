@@ -78,6 +78,11 @@ def test_a_label_is_crowded_where_no_further_master_starts(
     (queue,) = parse_queues({**leaf("q"), "resources": {"resourceUsagesByPartition": [usage]}})
     assert ("a100" in queue.am_limit_reached) is expected
 
+    (queue,) = parse_queues(
+        {**leaf("q"), "resources": {"resourceUsagesByPartition": [{**usage, "partitionName": ""}]}}, gpu_type="v100"
+    )
+    assert queue.am_limit_reached == (frozenset({"", "v100"}) if expected else frozenset())
+
 
 def vector(memory: int, gpus: int, share: int) -> dict[str, object]:
     resource_amounts = {"memory-mb": memory, "vcores": 8, "gpusage.io/share": share, "yarn.io/gpu": gpus}

@@ -14,6 +14,7 @@ from gpusage.decisions.advisor import advisor
 from gpusage_hooks.types import Cluster, Room
 from gpusage_hooks.units import MIB
 from gpusage_yarn.cluster.snapshot import build_cluster, parse_node, read_snapshot
+from gpusage_yarn.settings import YarnSettings
 
 Documents = dict[str, Any]
 RECORDED = json.loads((Path(__file__).parents[3] / "golden/yarn/3.4.2.json").read_text())
@@ -107,6 +108,25 @@ def test_gpus_without_a_label_are_told_of(documents: Documents) -> None:
     actual = cluster(documents)
     assert [pool.site_type for pool in actual.pools] == ["h100", "v100"]
     assert actual.notes == ("2 GPUs are on nodes without a label, and are not used",)
+
+
+def test_the_type_of_all_gpus_stands_for_a_label_where_no_node_has_one(documents: Documents) -> None:
+    settings = YarnSettings(gpu_type="v100")
+    assert read_snapshot(documents.get, settings) == read_snapshot(documents.get)  # where there are labels, they count
+    for each in documents["nodes"]["nodes"]["node"]:
+        each["nodeLabels"] = [""]
+    part = next(
+        each for each in leaf(documents)["capacities"]["queueCapacitiesByPartition"] if not each.get("partitionName")
+    )
+    snapshot = read_snapshot(documents.get, settings)
+    actual = build_cluster(snapshot, advisor().catalogue)
+    assert [(pool.site_type, pool.gpu_count, pool.mps_per_gpu) for pool in actual.pools] == [("v100", 4, 100)]
+    assert (actual.pools[0].gpu, actual.notes, snapshot.assumed_type) == ("v100-sxm2-16gb", (), "v100")
+    assert "default" in actual.pools[0].partitions
+    assert (snapshot.queues[0].capacity["v100"], snapshot.queues[0].missing) == (part["absoluteCapacity"], {})
+
+    part["absoluteMaxCapacity"] = 0
+    assert not read_snapshot(documents.get, settings).queues[0].is_accessible("v100")
 
 
 def test_a_queue_reaches_only_its_labels(documents: Documents) -> None:

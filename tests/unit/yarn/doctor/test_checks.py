@@ -186,6 +186,13 @@ def test_nodes_without_labels_get_the_commands_that_label_them(healthy: Inspecti
     assert "-addToClusterNodeLabels 'v100(exclusive=false),a100(exclusive=false)' (an exclusive label, " in result.todo
 
 
+def test_nodes_of_one_gpu_type_need_no_labels(healthy: Inspection) -> None:
+    assert healthy.snapshot is not None
+    without = replace(healthy, settings={**healthy.settings, "yarn.node-labels.enabled": "false"})
+    assert "set gpu_type in [yarn]" in finding(without, "node labels").todo
+    assert finding(changed_view(without, assumed_type="v100"), "node labels").verdict == "pass"
+
+
 def test_a_label_that_no_queue_reaches_gets_the_lines_to_add(healthy: Inspection) -> None:
     assert healthy.snapshot is not None
     queues = tuple(replace(queue, labels=frozenset({"a100", "v100"})) for queue in healthy.snapshot.queues)
