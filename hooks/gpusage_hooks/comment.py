@@ -155,8 +155,10 @@ def parse_model(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest:
         refuse(key, rule, texts[key], cure)
     if "generate" in values:  # only a model that answers has tokens to generate, so the mode need not be written
         values.setdefault("mode", "infer")
-    if "lora" in values and values.get("precision") in LORA_PRECISIONS:
+    written = set(texts)
+    if "lora" in written and values.get("precision") in LORA_PRECISIONS and "mixed" not in texts["precision"].lower():
         values["precision"] = LORA_PRECISIONS[values["precision"]]
+        written.remove("precision")
 
     model, enabled = values.pop("model", ""), values.pop("gpusage", True)
     values.pop("learn", None)  # a job that names its model need not show it
@@ -171,7 +173,7 @@ def parse_model(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest:
         model=model,
         workload=workload,
         named=tuple(texts),
-        assumed=tuple(f"{key}={value}" for key, value in chosen.items() if key not in texts),
+        assumed=tuple(f"{key}={value}" for key, value in chosen.items() if key not in written),
         enabled=enabled,
         first_run=first_run,
     )

@@ -23,7 +23,7 @@ SHOWN_LENGTH = 80
 """Of a value in an error: a user knows it by its beginning, and it may be a megabyte long."""
 SWITCH = ("on", "off")
 LORA_PRECISIONS: Mapping[str, str] = MappingProxyType({"fp16": "fp16-pure", "bf16": "bf16-pure"})
-"""What half precision means beside adapters: the model below is loaded in two bytes, and nothing casts it."""
+"""What half precision means beside adapters, if it is not written as mixed (``bf16-mixed``): 2 bytes."""
 
 _SPELLINGS: Mapping[str, str] = {
     # PyTorch's dtypes, and Lightning's, accelerate's and Keras' words; torch.amp casts to float16 where nothing else is

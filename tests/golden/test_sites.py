@@ -2,7 +2,7 @@
 
 The files in `sites/` have the form of what sites publish, not their text. Jobs: inference of a small model, training of
 a large one, the small one with a GPU type, a language model that serves, training on two GPUs, and on two nodes of two
-GPUs what no V100 holds however it is divided.
+GPUs what FSDP does not fit into any V100.
 """
 
 from __future__ import annotations

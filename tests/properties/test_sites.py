@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpusage.decisions.advisor import make_advisor
 from gpusage.decisions.outcome import Outcome
-from gpusage_hooks.types import DecisionRequest, Gpu, ModelGraph, ModelRequest
+from gpusage_hooks.types import DecisionRequest, Gpu, ModelGraph, ModelRequest, Workload
 from gpusage_slurm.cluster.from_slurm_conf import cluster_of_slurm_conf
 from gpusage_slurm.cluster.hostlist import expand_hostlist
 
@@ -55,7 +55,10 @@ WORKLOADS = (
     *("batch=1,mode=infer", "batch=1,mode=infer", "batch=64,mode=infer,slowdown=3", "batch=32,slowdown=2"),
     *("batch=128", "batch=256,precision=fp32", "batch=512"),
 )
-SEVERAL = ("batch=1024,strategy=ddp,gpus=4", "batch=4096", "batch=4096,checkpointing=off", "batch=8192,mode=infer")
+SEVERAL = (
+    *("batch=1024,strategy=ddp,gpus=4", "batch=4096", "batch=4096,checkpointing=off", "batch=8192,mode=infer"),
+    *("batch=384", "batch=768", "batch=512,gpus=1", "batch=65536,mode=infer"),
+)
 """Of jobs with several GPUs."""
 PARTITIONS = (("main",), ("main", "test"), ("test",))
 
@@ -160,6 +163,7 @@ def submissions(draw: st.DrawFn, site: Site) -> Mapping[str, str]:
         "prefer": draw(st.sampled_from(("", "", "", "gpu"))),
         "partition": draw(st.sampled_from(("", "", "main", "test", "main,test"))),
         "cpus-per-task": draw(st.sampled_from(("", "", "16"))),
+        "cpus-per-gpu": draw(st.sampled_from(("", "4", "24"))) if count > 1 else "",
     }
     if "gpus" in options:
         options["gpus"] = f"{named}:{count}" if named else f"{count}"
@@ -218,28 +222,36 @@ def places(site: Site, fields: Mapping[str, str], prefer: str = "") -> list[tupl
             node_count, gpu_count = len(names), count
             continue
         fitting = [gpus for gpus in each.gpus if kind in ("", gpus.gres)]
-        on_node = sum(gpus.count for gpus in fitting)
+        cores = re.search(r"\d+$", fields.get("cpus_per_tres", ""))
+        most = each.cpu_count // int(cores[0]) if cores else each.cpu_count
+        on_node = min(sum(gpus.count for gpus in fitting), most)
         if on_node >= (count if is_per_node else 1):
             reached += [(each, gpus) for gpus in fitting]
             node_count, gpu_count = node_count + len(names), gpu_count + on_node * len(names)
     return reached if node_count >= int(fields.get("min_nodes") or 1) and gpu_count >= count else []
 
 
-def room_left(gpu: Gpu, site: Nodes, tres: str, model: str, request: ModelRequest, gpu_count: int) -> float:
-    """Return how many bytes a job has left on *gpu*, of *site*; below 0 it does not fit."""
-    workload, low = request.workload, False
-    if gpu_count > 1:
-        # It may divide what it does not say, and be lucky.
-        low = True
-        if workload.mode == "train":
-            strategy = workload.strategy if "strategy" in request.named else "fsdp"
-            checkpointing = "checkpointing" not in request.named or workload.checkpointing
-            workload = replace(workload, gpus=gpu_count, strategy=strategy, checkpointing=checkpointing)
+def room_left(gpu: Gpu, site: Nodes, tres: str, model: str, workload: Workload) -> float:
+    """Return how many bytes a job of one GPU has left on *gpu*, of *site*; below 0 it does not fit."""
     (need,) = ADVISOR.predict(graph_of(model), workload, [gpu])
     units = re.search(r"mps:(\d+)", tres)
     part = int(units[1]) / site.units if units else 1
-    copies = gpu_count if workload.mode == "infer" else 1
-    return gpu.memory_bytes * part - (need.required_bytes.low / copies if low else need.required_bytes.high)
+    return gpu.memory_bytes * part - need.required_bytes.high
+
+
+def could_divide(gpu: Gpu, request: ModelRequest, gpu_count: int) -> bool:
+    """Return whether a job of several GPUs fits on *gpu* at best, in one of the ways that people run it."""
+    run, named = request.workload, request.named
+    ways = [run]
+    if run.mode == "infer" or "gpus" not in named:
+        # As `nn.DataParallel` does, and several servers behind one queue.
+        ways += [replace(run, batch_size=max(run.batch_size // gpu_count, 1))]
+    if run.mode == "train":
+        ways = [replace(way, gpus=1 if "gpus" in named and run.gpus == 1 else gpu_count) for way in ways]
+        ways += [replace(way, strategy="fsdp") for way in ways if "strategy" not in named and way.gpus > 1]
+        ways += [replace(way, checkpointing=True) for way in ways if "checkpointing" not in named and way.gpus > 1]
+    needs = [ADVISOR.predict(graph_of(request.model), way, [gpu])[0] for way in ways]
+    return any(need.required_bytes.low <= gpu.memory_bytes for need in needs)
 
 
 def check_outcome(site: Site, options: Mapping[str, str]) -> None:
@@ -269,10 +281,20 @@ def check_outcome(site: Site, options: Mapping[str, str]) -> None:
 
     # Whatever it lands on holds it. Nothing leads it away where one of its partitions has nothing larger.
     names = (before.get("partition") or "main").split(",")
-    for each, gpus in can if len(names) == 1 or "gres" in changed else ():
+    for each, gpus in can if count == 1 and (len(names) == 1 or "gres" in changed) else ():
         gpu = ADVISOR.catalogue.find(gpus.gpu)
-        left = room_left(gpu, each, after["tres_per_node"], job.model_request.model, job.model_request, count)
+        left = room_left(gpu, each, after["tres_per_node"], job.model_request.model, job.model_request.workload)
         assert left >= 0, f"it is too large: {gpus} by {-left} {where}"
+
+    # Several GPUs are led away from no type whose GPUs, if people divide the model among them, could hold it. Of a GPU
+    # without type and feature nothing is known, and slices do not work together.
+    there = {gpus.gpu: ADVISOR.catalogue.find(gpus.gpu) for each, gpus in can if gpus.gres or each.features}
+    for each, gpus in could if count > 1 else ():
+        gpu = ADVISOR.catalogue.find(gpus.gpu)
+        if gpus.gpu not in there and ":" not in gpus.gpu and (gpus.gres or each.features):
+            assert not could_divide(gpu, job.model_request, count), f"it could run on {gpus}: {where}"
+            least = min((one.memory_bytes for one in there.values()), default=gpu.memory_bytes)
+            assert least >= gpu.memory_bytes, f"it is led to less memory than of {gpus}: {where}"
 
     # A preference is met by some, and not by all.
     if "prefer" in changed:

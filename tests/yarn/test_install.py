@@ -70,6 +70,7 @@ def test_an_installation_works_and_leaves_no_trace(jar: Path, new_cluster: Any) 
     after = checks(sandbox)
     assert (after.pop("gpusaged"), after.pop("store")) == ("warn", "warn")  # it does not run here
     assert after.pop("sampler") == "skip"  # the ResourceManager's host is no node
+    assert after.pop("from observe to enforce") == "skip"  # no day was added up
     assert set(after.values()) == {"pass"}
     submit = ("--memory-mib", "128", "--gpu", "v100", "--", "sleep 2; env")
     identity = sandbox.run(sys.executable, "-m", "gpusage.cli", "yarn", "submit", *submit, timeout_s=180).stdout.strip()
@@ -95,7 +96,8 @@ def test_a_sandbox_is_switched_on_by_one_option_and_installed_in_like_a_site(jar
     inside = ("sandbox", "shell", *place, "--", sys.executable, "-m", "gpusage.cli", "yarn")
     try:
         before = json.loads(typed(*inside, "doctor", "--json"))["checks"]
-        assert {finding["check"] for finding in before if finding["verdict"] != "pass"} == {"sampler"}  # no node here
+        not_passed = {finding["check"] for finding in before if finding["verdict"] != "pass"}
+        assert not_passed == {"sampler", "from observe to enforce"}  # neither a node nor a day yet
         typed(*inside, "install", "--mps-command", str(tmp_path / "gone"), "--yes")
         os.kill(int(open_sandbox(folder).layout.pid_file("gpusaged").read_text()), signal.SIGKILL)
         typed("sandbox", "restart", *place)  # brings back what has died, too

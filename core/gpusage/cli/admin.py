@@ -31,7 +31,7 @@ from gpusage_hooks.units import DAY_S
 Grade = Literal["pass", "warn", "fail", "skip"]
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 SEEN_DAYS = 30
-NO_DAY = "gpusaged has added up no day yet; gpusage report has what was seen so far"
+NO_DAY = "gpusaged has added up no day yet"
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "blue"}
 
 
@@ -198,10 +198,11 @@ def seen_enough(own: OwnEvidence) -> Finding:
     """Return whether enough was seen to enforce, in the words of the fifth line of `gpusage report`."""
     name = "from observe to enforce"
     if own.store_trouble:
-        # A server's own message says what to do.
-        is_file = own.configuration.store.url.startswith("sqlite")
-        return skipped(name, own.store_trouble, "run this as root or as the daemon's user" if is_file else "")
-    return skipped(name, NO_DAY) if own.next_step == NO_DAY else passed(name, own.next_step)
+        url = own.configuration.store.url
+        return skipped(name, own.store_trouble, f"run this as root or as the daemon's user, or check {url}")
+    if own.next_step == NO_DAY:
+        return skipped(name, NO_DAY, "see gpusage report for what was seen so far")
+    return passed(name, own.next_step)
 
 
 def kill_switch(own: OwnEvidence) -> Finding:

@@ -39,8 +39,9 @@ class WordsType(_Choice):
     """One of several words, or another that users know for it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # click's own types
-        """Return the usual word for *value*."""
-        return super().convert(usual_word(value, self.choices), param, ctx)
+        """Return *value* if the usual word for it is one of them; how it is written may count beside other keys."""
+        super().convert(usual_word(value, self.choices), param, ctx)
+        return value
 
 
 def job_options(*names: str) -> Callable[[Function], Function]:

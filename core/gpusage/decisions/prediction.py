@@ -323,16 +323,19 @@ def with_model_settings(workload: Workload, named: Collection[str], graph: Model
     return replace(workload, precision=graph.precision)
 
 
-def on_gpus(workload: Workload, gpu_count: int) -> Workload:
-    """Return *workload* of a job with *gpu_count* GPUs: training that does not say how is data parallel on all."""
-    is_open = workload.gpus == 1 and workload.mode == "train"
+def on_gpus(workload: Workload, gpu_count: int, named: Collection[str]) -> Workload:
+    """Return *workload* of a job with *gpu_count* GPUs: training that does not say how is data parallel on all.
+
+    Who *named* ``gpus`` said how: ``gpus=1`` is a process of its own on each.
+    """
+    is_open = workload.gpus == 1 and workload.mode == "train" and "gpus" not in named
     return replace(workload, gpus=gpu_count) if is_open else workload
 
 
 def request_with_model_settings(request: ModelRequest, graph: ModelGraph, gpu_count: int = 1) -> ModelRequest:
     """Return *request*, of a job with *gpu_count* GPUs, with what *graph* settles; its assumptions say so."""
     workload = with_model_settings(request.workload, request.named, graph)
-    workload = on_gpus(workload, gpu_count) if gpu_count > 1 else workload
+    workload = on_gpus(workload, gpu_count, request.named) if gpu_count > 1 else workload
     words = {f"precision={request.workload.precision}": f"precision={workload.precision}"}
     return replace(request, workload=workload, assumed=tuple(words.get(word, word) for word in request.assumed))
 

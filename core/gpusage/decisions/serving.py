@@ -82,20 +82,20 @@ class Server:
         workload: In inference, with ``generate``; its batch does not count.
         gpu: A whole GPU, or a part of one.
         batched_tokens: That a pass has at most, for which the server keeps room; ``None`` where nobody said it.
-        cache_share: Bytes of a number in the cache against those of an activation.
+        has_narrow_cache: Whether a number in the cache has 1 byte, whatever the precision.
     """
 
     graph: ModelGraph
     workload: Workload
     gpu: Gpu
     batched_tokens: int | None = None
-    cache_share: float = 1.0
+    has_narrow_cache: bool = False
 
     def resident_bytes(self, tokens: int) -> float:
         """Return all but the cache where a pass has at most *tokens*."""
         decoding = self.workload.generate or Decoding(prompt_tokens=tokens, new_tokens=1)
         run = replace(self.workload, batch_size=1, generate=replace(decoding, prompt_tokens=tokens))
-        analysis = analyze(self.graph, run)
+        analysis = analyze(self.graph, run, has_narrow_cache=self.has_narrow_cache)
         cached = analysis.decoding.passes()[1].kv_cache_bytes if analysis.decoding else 0.0
         return analysis.required_bytes([self.gpu])[0].value - cached
 
@@ -108,7 +108,8 @@ class Server:
         return self._pass_s(answers, 1)
 
     def _pass_s(self, answers: int, number: int) -> float:
-        analysis = analyze(self.graph, replace(self.workload, batch_size=answers))
+        run = replace(self.workload, batch_size=answers)
+        analysis = analyze(self.graph, run, has_narrow_cache=self.has_narrow_cache)
         return float(analysis.on([self.gpu]).tokens[number].step_s[0])
 
     def residence_s(self, answers: int) -> float:
@@ -141,7 +142,7 @@ def serving_of(server: Server) -> Serving:
         )
         raise RequestError(message)
 
-    alone = analyze(server.graph, replace(workload, batch_size=1))
+    alone = analyze(server.graph, replace(workload, batch_size=1), has_narrow_cache=server.has_narrow_cache)
     decoding = alone.decoding
     if decoding is None:
         message = "A workload that is served must generate."
@@ -155,7 +156,7 @@ def serving_of(server: Server) -> Serving:
     # At worst the server keeps room for its usual pass, and its graphs; at best it has a small context.
     least = server.resident_bytes(server.batched_tokens or max(tokens, USUAL_TOKENS)) - server.resident_bytes(tokens)
     most = max(context_of(gpu).value - SERVER_CONTEXT_BYTES, 0.0)
-    block_bytes = BLOCK_TOKENS * decoding.kv_cache_bytes * server.cache_share
+    block_bytes = BLOCK_TOKENS * decoding.kv_cache_bytes
     ends = (free_bytes - least - SERVER_GRAPHS_BYTES, free_bytes, free_bytes + most)
     low, blocks, high = (max(int(end // block_bytes), 0) for end in ends)
     answers = min(blocks // ceil(decoding.total_tokens / BLOCK_TOKENS), MOST_ANSWERS)

@@ -65,10 +65,10 @@ def pair_rows(observations: Sequence[Observation], least_sampled_s: float) -> It
 
         for run in runs:
             usage, others = run.usage, partners[id(run)]
-            has_one_partner = len(others) == 1 and usage.alone_s <= MOST_ALONE * usage.sampled_s
-            both = [run.usage, *(other.usage for other in others)]
+            both = [usage, *(other.usage for other in others)]
             together_s = min(each.ended_at_s for each in both) - max(each.started_at_s for each in both)
-            has_one_partner = has_one_partner and together_s >= (1 - MOST_ALONE) * run.duration_s
+            apart_s = max(usage.alone_s, run.duration_s - together_s)
+            has_one_partner = len(others) == 1 and apart_s <= MOST_ALONE * usage.sampled_s
             if not (has_one_partner and others[0].job and alone_s.get(run.work) and usage.sampled_s >= least_sampled_s):
                 continue
             slowdown = run.duration_s / median(alone_s[run.work])

@@ -108,12 +108,11 @@ def holds_all_gpus(pool: GpuPool, policy_input: PolicyInput) -> bool:
 def is_predictable(candidate: Candidate) -> bool:
     """Return whether the prediction for *candidate* is certain enough to choose a whole GPU by.
 
-    How much of its threads a job keeps busy does not matter there, so only the memory's interval counts. No step on
-    several GPUs is familiar, for none was fitted on; which GPU is faster is told well all the same.
+    How much of its threads a job keeps busy does not matter there, so only the memory's interval counts.
     """
-    share, is_of_several = memory_share(candidate), candidate.divided_need is not None
+    share = memory_share(candidate)
     is_finite = math.isfinite(share.low) and math.isfinite(share.high)
-    return (candidate.need.familiar or is_of_several) and is_finite and share.high - share.low <= WIDEST_SHARE
+    return candidate.need.familiar and is_finite and share.high - share.low <= WIDEST_SHARE
 
 
 def memory_share(candidate: Candidate) -> Interval:

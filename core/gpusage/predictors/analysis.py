@@ -163,7 +163,7 @@ NO_BLOCKS = (
     "The model has no repeated blocks to put checkpoints between: the prediction assumes that all of it is computed "
     "twice and that checkpoints save no memory."
 )
-_AnalysisKey = tuple[Pretrained, Workload]
+_AnalysisKey = tuple[Pretrained, Workload, bool]
 
 
 class WorkloadAnalysis(StepWork):
@@ -267,11 +267,18 @@ class _GraphCache(NamedTuple):
     analyses: Newest[_AnalysisKey, WorkloadAnalysis]
 
 
-def analyze(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
-    """Return what *workload* of *graph* needs, the same object as before while *graph* caches it."""
-    return _cache_of(graph).analyses.find(
-        (pretrained(), step_settings_of(workload)), lambda: _analysis(graph, workload)
-    )
+def analyze(graph: ModelGraph, workload: Workload, *, has_narrow_cache: bool = False) -> WorkloadAnalysis:
+    """Return what *workload* of *graph* needs, the same object as before while *graph* caches it.
+
+    Args:
+        graph: The model.
+        workload: How it is run.
+        has_narrow_cache: Whether a number in its cache of keys and values has 1 byte, whatever its precision.
+    """
+    key = (pretrained(), step_settings_of(workload), has_narrow_cache)
+    analysis = _cache_of(graph).analyses.find(key, lambda: _analysis(graph, workload))
+    analysis.has_narrow_cache = has_narrow_cache
+    return analysis
 
 
 def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:

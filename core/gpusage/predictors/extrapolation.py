@@ -47,9 +47,7 @@ NO_CACHE_NOTE = (
     "If the model writes text, this is one forward pass over its input only, without a cache of keys and values. "
     "For whole answers set their length: generate=512+128, tokens of the prompt and new ones."
 )
-FROZEN_NOTE = (
-    "Frozen weights count with 4 bytes, as under autocast. If the model is loaded in 2, write precision={}-pure."
-)
+FROZEN_NOTE = "Frozen weights count with {}. If the model is loaded in {}, write precision={}."
 
 
 def extrapolation_warnings(card: Card, graph: ModelGraph, lowering: Lowering, workload: Workload) -> tuple[str, ...]:
@@ -79,8 +77,12 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
     if workload.lora:
         of_rank = f"All linear layers but the output's have adapters of rank {workload.lora}"
         adapters = f"{of_rank}; for fewer use trainable=SHARE."
+        if workload.precision.endswith("-pure"):
+            mixed = f"{workload.precision.removesuffix('-pure')}-mixed"
+            return adapters, FROZEN_NOTE.format("2 bytes", "4, under autocast", mixed)
         is_noted = is_autocast(workload) and workload.precision != "fp8-mixed"  # which has no pure form
-        return (adapters, FROZEN_NOTE.format(workload.precision)) if is_noted else (adapters,)
+        note = FROZEN_NOTE.format("4 bytes, as under autocast", 2, f"{workload.precision}-pure")
+        return (adapters, note) if is_noted else (adapters,)
     if workload.trainable == 1:
         return ()
     note = (

@@ -67,6 +67,7 @@ class StepWork:
         graph: The model, or the stage of a pipeline.
         workload: How it is run.
         pretrained: The artifacts that answer.
+        has_narrow_cache: Whether a number in the cache of keys and values has 1 byte, whatever the precision.
     """
 
     def __init__(self, structures: ModelStructures, workload: Workload, blocks: Checkpoints | None = None) -> None:
@@ -75,6 +76,7 @@ class StepWork:
         self.workload = workload
         self._blocks = blocks
         self.pretrained = pretrained()
+        self.has_narrow_cache = False
 
     @lazy
     def efficiency(self) -> Efficiency:
@@ -115,7 +117,8 @@ class StepWork:
         decoding, run = self.workload.generate, self.workload
         if decoding is None:
             return None
-        cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
+        float_bytes = 1 if self.has_narrow_cache else cache_bytes(run, FLOAT_BYTES[run.precision])
+        cache = CacheSizes(float_bytes, is_fused=replays_graph(run))
         sequences = self._structures.sequences
         work = decoding_work(self.graph, sequences, self.division.lowering, decoding, run.batch_size, cache)
         return divide_decoding(work, self.graph, sequences, run)

@@ -116,7 +116,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
 
     if "generate" in values:
         known.setdefault("mode", "infer")  # only a model that answers has tokens to generate
-    if known.get("lora") and known.get("precision") in LORA_PRECISIONS:
+    is_mixed = "mixed" in str(arguments.get("precision")).lower()
+    if known.get("lora") and known.get("precision") in LORA_PRECISIONS and not is_mixed:
         known["precision"] = LORA_PRECISIONS[known["precision"]]
     return Workload(**known)
 

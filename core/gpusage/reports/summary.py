@@ -202,13 +202,11 @@ def idle_jobs(observations: Sequence[Observation]) -> IdleJobs:
 
 def _idle_s(usage: Usage) -> float:
     """Return the longest time in which a run did nothing; 0 where nobody knows."""
-    if usage.longest_idle_s is not None:
-        return usage.longest_idle_s
     # Older samplers kept no such time; what they kept shows who did nothing from beginning to end.
-    if usage.peak_utilization is None or usage.cpu_s is None or usage.read_bytes is None:
-        return 0.0
-    is_host_idle = max(usage.cpu_s / IDLE_PROCESSORS, usage.read_bytes / IDLE_READ_BYTES_PER_S) <= usage.sampled_s
-    return usage.sampled_s if is_host_idle and usage.peak_utilization < UNUSED_BELOW else 0.0
+    if usage.longest_idle_s is not None or None in (usage.peak_utilization, usage.cpu_s, usage.read_bytes):
+        return usage.longest_idle_s or 0.0
+    busy_s = max((usage.cpu_s or 0.0) / IDLE_PROCESSORS, (usage.read_bytes or 0) / IDLE_READ_BYTES_PER_S)
+    return usage.sampled_s if busy_s <= usage.sampled_s and (usage.peak_utilization or 0.0) < UNUSED_BELOW else 0.0
 
 
 def _gpu_hours(observed: Observation) -> float:

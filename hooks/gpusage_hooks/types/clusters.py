@@ -58,6 +58,8 @@ class GpuRequest:
         host_memory_bytes: Memory that it asks of its node.
         node_count: How many nodes it asks for; 0 where it takes as many as its GPUs need.
         node_gpu_count: GPUs that a node must have to run its part of the job.
+        gpu_cpu_count: Cores that each of several GPUs brings with it, where nodes may have any number of them; else 0.
+        gpu_host_bytes: The same of memory.
         task_count: How many jobs like it may start at once: the tasks of an array.
         bindable: Whether its adapter can hold it to some GPU types, and knows all that it asks of its node.
         deadline_s: In how many seconds it must have ended; ``None`` where it need not.
@@ -84,6 +86,8 @@ class GpuRequest:
     host_memory_bytes: int = 0
     node_count: int = 1
     node_gpu_count: int = 1
+    gpu_cpu_count: int = 0
+    gpu_host_bytes: int = 0
     task_count: int = 1
     bindable: bool = True
     deadline_s: int | None = None
@@ -103,8 +107,10 @@ class GpuRequest:
         for kind in kinds:
             if not kind.node_names or not kind.gpu_count:
                 return True  # how many there are is not known
+            most = min(kind.gpu_count, kind.cpu_count // self.gpu_cpu_count if self.gpu_cpu_count else kind.gpu_count)
+            most = min(most, kind.host_memory_bytes // self.gpu_host_bytes if self.gpu_host_bytes else most)
             node_count += len(kind.node_names)
-            gpu_count += len(kind.node_names) * kind.gpu_count
+            gpu_count += len(kind.node_names) * most
         return node_count >= max(self.node_count, 1) and gpu_count >= self.gpu_count
 
 

@@ -83,9 +83,9 @@ def test_the_doctor_says_what_the_report_s_fifth_line_says_of_the_days_that_are_
     finding = admin.seen_enough(admin.gather_own(configuration, "", (str(tmp_path / "none.sock"),)))
     assert finding.verdict == "skip"
     assert "must be read" in finding.observation
-    assert finding.todo == "run this as root or as the daemon's user"
     at_a_server = Configuration(store=StoreSettings(url="postgresql://gpusage@db.site/usage"))
-    assert admin.seen_enough(OwnEvidence(configuration=at_a_server, store_trouble="The server is away.")).todo == ""
+    finding = admin.seen_enough(OwnEvidence(configuration=at_a_server, store_trouble="The server is away."))
+    assert finding.todo == "run this as root or as the daemon's user, or check postgresql://gpusage@db.site/usage"
 
 
 def test_a_host_with_mps_is_told_how_it_divides_a_gpu_and_another_host_nothing() -> None:

@@ -35,6 +35,21 @@ def test_measured_pairs_are_what_is_predicted_of_their_jobs_and_nothing_is_learn
     assert colocate() == before
 
 
+def test_a_pair_that_was_measured_tells_nothing_certain_of_other_batches_and_modes(tmp_path: Path) -> None:
+    """One co-run made intervals of all runs of its two models as narrow as its own."""
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text(f'model,beside,slowdown\n"{PAIR[0]}","{PAIR[1]}",2.5\n"{PAIR[1]}","{PAIR[0]}",1.25\n')
+    others = [f"{MODELS}/resnet18.onnx,batch=1,mode=infer", f"{MODELS}/dlrm.onnx,batch=512"]
+
+    def widths(*words: str) -> list[float]:
+        result = CliRunner().invoke(main, ["colocate", *words, "--gpu", "h100", "--json"])
+        each = [job["normalised_throughput"] for job in json.loads(result.stdout)["jobs"]]
+        return [one["value"] / one["low"] for one in each]
+
+    assert widths(*others, "--pairs", str(pairs)) == pytest.approx(widths(*others), rel=1e-3)
+    assert min(widths(*PAIR, "--pairs", str(pairs))) > 1.1 * max(widths(*PAIR))  # these two are known, and not well
+
+
 def test_a_partner_that_resembles_a_measured_one_is_ranked_by_it(tmp_path: Path) -> None:
     """The same model at another batch size takes over most of what was measured, another model less."""
     (tmp_path / "candidates.txt").write_text(f"{MODELS}/dlrm.onnx,batch=16,mode=infer\n{MODELS}/gpt2.onnx,batch=4\n")

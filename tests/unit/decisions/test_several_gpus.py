@@ -61,7 +61,7 @@ def test_training_that_does_not_say_how_is_sharded_only_where_no_gpu_has_the_mem
     assert job.model_request is not None
     run, usual, least = predict_several(advisor, graph, job, job.model_request.workload, gpus)
     assert (run.gpus, run.strategy, run.checkpointing) == (2, *way)
-    assert usual == advisor.predict(graph, run, gpus)
+    assert usual == tuple(replace(need, familiar=True) for need in advisor.predict(graph, run, gpus))
     for need, at_least in zip(usual, least, strict=True):
         assert at_least is not None
         assert at_least.required_bytes.value <= need.required_bytes.value
@@ -123,3 +123,38 @@ def test_a_model_that_answers_without_generating_needs_at_least_an_equal_part(
     assert (run.gpus, usual.fits) == (1, False)
     assert least is not None
     assert least.required_bytes.value == pytest.approx(usual.required_bytes.value / 4)
+
+
+def test_a_gpu_is_not_too_small_for_what_tensor_parallelism_would_divide(advisor: Advisor) -> None:
+    graph = advisor.read(str(MODELS / "gpt2.onnx"))
+    words, gpus = "batch=128,precision=bf16", [advisor.catalogue.find("v100-sxm2-32gb")]
+    run = parse_model(f"gpt2,{words},gpus=4,tensor=4,checkpointing=on")
+    job = job_of(words, 4)
+    assert run is not None
+    assert job.model_request is not None
+    (by_tensor,) = advisor.predict(graph, run.workload, gpus)
+    _, (usual,), (least,) = predict_several(advisor, graph, job, job.model_request.workload, gpus)
+    assert least is not None
+    assert by_tensor.fits
+    assert not usual.fits
+    assert least.fits
+    assert least.required_bytes.low <= by_tensor.required_bytes.low
+
+
+@pytest.mark.parametrize(("words", "is_chosen"), [("precision=fp16", True), ("precision=fp8-mixed", False)])
+def test_what_is_unfamiliar_on_one_gpu_is_unfamiliar_on_several(
+    advisor: Advisor, graph: ModelGraph, words: str, is_chosen: bool
+) -> None:
+    for count in (1, 4):
+        assert bool(decided(advisor, graph, f"batch=64,{words}", count).request.preferred_gpus) == is_chosen
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_gpus_1_of_its_user_is_one_process_on_each_gpu(advisor: Advisor, graph: ModelGraph, mode: str) -> None:
+    decision = decided(advisor, graph, f"batch=2048,precision=fp16,mode={mode},gpus=1", 4)
+    assert decision.reasons[0].startswith("on 4 GPUs with a copy each")
+    job, gpus = job_of(f"batch=2048,precision=fp16,mode={mode},gpus=1", 4), [advisor.catalogue.find(NAMES["v100"])]
+    assert job.model_request is not None
+    run, usual, least = predict_several(advisor, graph, job, job.model_request.workload, gpus)
+    assert (run.gpus, usual) == (1, least)
+    assert usual == advisor.predict(graph, run, gpus)

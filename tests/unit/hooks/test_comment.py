@@ -331,3 +331,20 @@ def test_a_model_that_generates_is_in_inference() -> None:
     assert request is not None
     assert request.workload.mode == "infer"
     assert "mode=infer" in request.assumed
+
+
+@pytest.mark.parametrize(
+    ("written", "precision", "assumed"),
+    [
+        ("bf16", "bf16-pure", ("mode=train", "precision=bf16-pure")),
+        ("half", "fp16-pure", ("mode=train", "precision=fp16-pure")),
+        ("bf16-mixed", "bf16", ("mode=train",)),
+        ("16-Mixed", "fp16", ("mode=train",)),
+        ("bf16-pure", "bf16-pure", ("mode=train",)),
+    ],
+)
+def test_frozen_weights_have_two_bytes_unless_the_precision_is_written_as_mixed(
+    written: str, precision: str, assumed: tuple[str, ...]
+) -> None:
+    request = parse_model(f"r.onnx,batch=2,lora=8,precision={written}")
+    assert (request.workload.precision, request.assumed) == (precision, assumed)

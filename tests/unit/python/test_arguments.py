@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpusage
-from gpusage.python.arguments import Run
+from gpusage.python.arguments import Run, read_workload
 from gpusage_hooks.errors import GraphError, RequestError
 from gpusage_hooks.job_keys import JOB_KEYS
 from gpusage_hooks.types import Workload
@@ -178,3 +178,8 @@ def test_a_share_is_predicted_as_documented_and_numbers_of_numpy_will_do() -> No
 def test_a_model_that_is_no_path_is_said_not_to_be_one() -> None:
     with pytest.raises(GraphError, match="Model 'nowhere"):
         gpusage.predict("nowhere.onnx", gpu="a100")
+
+
+@pytest.mark.parametrize(("written", "precision"), [("bf16", "bf16-pure"), ("bf16-mixed", "bf16")])
+def test_frozen_weights_below_adapters_have_two_bytes_unless_they_are_cast(written: str, precision: str) -> None:
+    assert read_workload({"lora": 8, "precision": written}).precision == precision

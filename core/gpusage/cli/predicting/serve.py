@@ -12,7 +12,6 @@ from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.predicting.money import prices_per_hour
 from gpusage.decisions.advisor import advisor
 from gpusage.decisions.prediction import request_with_model_settings
-from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.intervals import interval_around, scaled
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS
@@ -104,10 +103,8 @@ def _gpus(names: Sequence[str], engine: Engine) -> list[Gpu]:
 
 def _document(graph: ModelGraph, workload: Workload, gpu: Gpu, run: Mapping[str, Any]) -> dict[str, Any]:
     from gpusage.decisions.serving import BLOCK_TOKENS, Server, fleet_of, serving_of  # numpy
-    from gpusage.predictors.times.step_time import cache_bytes
 
-    cache_share = 1.0 / cache_bytes(workload, FLOAT_BYTES[workload.precision]) if run["has_narrow_cache"] else 1.0
-    server = Server(graph, workload, gpu, run["batched_tokens"], cache_share)
+    server = Server(graph, workload, gpu, run["batched_tokens"], run["has_narrow_cache"])
     serving, rate = serving_of(server), run["requests_per_s"]
     document: dict[str, Any] = {
         "gpu": serving.gpu,

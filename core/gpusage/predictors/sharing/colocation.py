@@ -46,8 +46,8 @@ PENALTIES = tuple(np.logspace(-2, 2, 13).tolist())
 """Of which ridge regression takes one; where pairs are few, one near 1 is taken."""
 LEAST_SCALE = 1e-6
 """Of a feature that is the same for all jobs."""
-KNOWN_SIMILARITY = 0.5
-"""A job is known where its likeness to the measured ones, 0 to 1, is at least this."""
+KNOWN_SIMILARITY = 0.45
+"""A job is known where its figures alone make it so like a measured one; 0.5 are the same figures."""
 
 
 class ColocationDeviations(NamedTuple):
@@ -100,7 +100,7 @@ def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
     learned = learned_colocation(pretrained().colocation)
     rows = features_of(needs)
     models = [need.parameter_count for need in needs]
-    deviations = deviations_of(learned, rows, models)
+    deviations = deviations_of(learned, rows)
     alone = len(needs) == 1
     values = [1.0] if alone else throughputs(learned, rows, models, percents)
     total, highest = sum(values), float(len(needs))
@@ -273,9 +273,12 @@ def _same_model(models: Sequence[int | None], others: Sequence[int | None]) -> B
     return is_same  # models without weights are not alike
 
 
-def deviations_of(learned: LearnedColocation, rows: FloatArray, models: Sequence[int | None]) -> ColocationDeviations:
-    """Return how far off predictions are where all, some or none of the jobs are like measured ones."""
-    are_known = similarities(learned, rows, models).max(axis=1, initial=0.0) >= KNOWN_SIMILARITY
+def deviations_of(learned: LearnedColocation, rows: FloatArray) -> ColocationDeviations:
+    """Return how far off predictions are where all, some or none of the jobs ran as measured ones did.
+
+    Another batch or mode of a measured model shares its effects, but nobody saw how well they hold there.
+    """
+    are_known = similarities(learned, rows, [None] * len(rows)).max(axis=1, initial=0.0) >= KNOWN_SIMILARITY
     if are_known.all():
         return learned.known
     return learned.partly if are_known.any() else learned.unknown

@@ -5,6 +5,7 @@ Invariants:
 1. A confinement never leads to another type, and in each partition of the job it leads to nodes that could run it.
 2. Of the three the one that leads to the most GPUs counts; of equal ones features, which need no list of nodes, then
    the name of a type.
+3. A job of several GPUs, whose request nobody changes again, loses no type but slices.
 """
 
 from __future__ import annotations
@@ -60,13 +61,20 @@ def find_confinement(
             for name in requestable_types(gpu_types, pools)
         }
         first, *more = [name for name, count in reached_counts.items() if count] or [""]
-        # gpusaged puts another name in the place of one GPU's.
-        others_too = tuple(more) if request.gpu_count == 1 else ()
-        by_type = Confinement(reached_counts.get(first, 0), gpu_type=first, other_types=others_too)
+        by_type = Confinement(reached_counts.get(first, 0), gpu_type=first, other_types=tuple(more))
 
     def is_worse(reached: Sequence[_Place]) -> bool:
-        """Return whether these are of one type, in place of whose name gpusaged might put that of another."""
-        return bool(by_type.other_types) and cluster.releases and len({pool.site_type for pool, _ in reached}) == 1
+        """Return whether these are of one type, in place of whose name gpusaged might put that of another.
+
+        It does so for one GPU alone: several must keep every type but slices (MIG), which cannot work together.
+        """
+        types = {pool.site_type for pool, _ in reached}
+        if request.gpu_count > 1:
+            return not types >= {pool.site_type for pool, _ in places if ":" not in (pool.gpu or "")}
+        return bool(by_type.other_types) and cluster.releases and len(types) == 1
+
+    if is_worse([each for each in places if each[0].requestable_type == by_type.gpu_type]) and request.gpu_count > 1:
+        by_type = Confinement(0)
 
     words, reached = _features_of(gpu_types, places, others)
     if not can_hold(words) or is_worse(reached):

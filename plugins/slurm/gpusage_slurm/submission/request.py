@@ -216,10 +216,11 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
 def _on_nodes(request: GpuRequest, fields: Mapping[str, str], gpus: list[tuple[str, Tres]]) -> GpuRequest:
     """Return *request*, of several GPUs, with what it asks of each of its nodes.
 
-    Where their number is open, one of them is to have the cores and the memory for all GPUs.
+    Where it is open how its GPUs are spread, a node is to have the cores and the memory of at least one.
     """
     node_count = max(_number(fields, "min_nodes") or 1, 1)
-    most_on_node = -(-request.gpu_count // node_count)
+    is_spread = all(field != "tres_per_node" for field, _ in gpus) and _number(fields, "max_nodes") != node_count
+    most_on_node = 1 if is_spread else -(-request.gpu_count // node_count)
     tasks = max(_task_count(fields), request.gpu_count * (_number(fields, "ntasks_per_tres") or 0))
 
     # Options for each GPU: ``gres:gpu:4``.
@@ -227,22 +228,28 @@ def _on_nodes(request: GpuRequest, fields: Mapping[str, str], gpus: list[tuple[s
         sum(each.count or 0 for each in parse_tres(fields.get(name, "")) if is_gpu(each))
         for name in ("cpus_per_tres", "mem_per_tres")
     )
+    per_node = 0 if _number(fields, "num_tasks") else _number(fields, "ntasks_per_node") or 0
+    node_tasks = -(-tasks // (request.gpu_count if is_spread and not per_node else node_count))
+    task_cpus = (_number(fields, "cpus_per_task") or 1) * node_tasks
     cpu_count = max(
-        -(-(_number(fields, "min_cpus") or 1) // node_count),
+        1 if is_spread else -(-(_number(fields, "min_cpus") or 1) // node_count),
         _number(fields, "pn_min_cpus") or 1,
-        (_number(fields, "cpus_per_task") or 1) * -(-tasks // node_count),
+        task_cpus,
         cpus_per_gpu * most_on_node,
     )
-    mib = (_number(fields, "min_mem_per_node"), (_number(fields, "min_mem_per_cpu") or 0) * cpu_count)
+    cpu_mib = _number(fields, "min_mem_per_cpu") or 0
+    mib = (_number(fields, "min_mem_per_node") or 0, cpu_mib * cpu_count, mib_per_gpu * most_on_node)
 
-    # GPUs of the whole job are spread over as many nodes as it takes.
-    is_spread = all(field != "tres_per_node" for field, _ in gpus) and _number(fields, "max_nodes") != node_count
+    # What each GPU of them brings with it; one task is on one node.
+    gpu_cpus = max(cpus_per_gpu, task_cpus if tasks > 1 and not per_node else 0) if is_spread else 0
     return replace(
         request,
         node_count=0 if is_spread and not _number(fields, "min_nodes") else node_count,
-        node_gpu_count=1 if is_spread else most_on_node,
+        node_gpu_count=most_on_node,
         cpu_count=cpu_count,
-        host_memory_bytes=max(mib[0] or 0, mib[1], mib_per_gpu * most_on_node) * MIB,
+        host_memory_bytes=max(mib) * MIB,
+        gpu_cpu_count=gpu_cpus,
+        gpu_host_bytes=max(cpu_mib * gpu_cpus, mib_per_gpu) * MIB if is_spread else 0,
     )
 
 

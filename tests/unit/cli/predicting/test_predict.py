@@ -296,3 +296,11 @@ def test_memory_is_tight_where_its_point_fits_and_its_upper_end_does_not(
     fits = high <= percent / 100
     one = replace(need, required_memory_bytes=required, fits=fits, share_percent=percent)
     assert need_table.cells(one, one, is_shared=False)[3] == word
+
+
+def test_adapters_are_predicted_with_a_word_on_the_frozen_weights_and_one_for_the_other_size() -> None:
+    words = ["predict", "hf:gpt2", "--lora", "8", "--gpu", "a100", "--precision"]
+    narrow, wide = (CliRunner().invoke(main, [*words, precision]) for precision in ("bf16", "bf16-mixed"))
+    assert "Frozen weights count with 2 bytes." in " ".join(narrow.stdout.split())
+    assert "write precision=bf16-mixed" in " ".join(narrow.stdout.split())
+    assert "Frozen weights count with 4 bytes" in " ".join(wide.stdout.split())

@@ -63,7 +63,9 @@ def healthy(tmp_path: Path) -> Evidence:
         gres_conf="Name=mps Count=200 File=/dev/nvidia[0-1] Flags=all_sharing\n",
         cluster=Cluster(manager="slurm", version="26.05", pools=(POOL,)),
         own=OwnEvidence(
-            configuration=Configuration(mode="enforce"), status={"lines": {"requests": 1}, "records": {"lost": 0}}
+            configuration=Configuration(mode="enforce"),
+            status={"lines": {"requests": 1}, "records": {"lost": 0}},
+            next_step="observe on",
         ),
         dry_run_arrived=True,
         lua_modules=frozenset({"socket", "posix"}),

@@ -420,7 +420,7 @@ def test_a_named_type_of_two_sizes_is_held_to_one_by_its_feature() -> None:
 
 
 def kind_of(*names: str, gpu_count: int) -> NodeKind:
-    return NodeKind(cpu_count=64, gpu_count=gpu_count, node_names=names, features=("ib",))
+    return NodeKind(cpu_count=64, host_memory_bytes=256 * GIB, gpu_count=gpu_count, node_names=names, features=("ib",))
 
 
 def several(*kinds: NodeKind, name: str = "h100") -> GpuPool:
@@ -455,6 +455,13 @@ def test_several_gpus_get_a_type_where_they_stand(fields: dict[str, str], change
         ({"tres_per_job": "gres:gpu:12"}, False),
         ({"tres_per_node": "gres:gpu:2", "min_nodes": "2", "max_nodes": "2"}, True),
         ({"tres_per_node": "gres:gpu:2", "min_nodes": "3", "max_nodes": "3"}, False),
+        ({"tres_per_job": "gres:gpu:8", "cpus_per_tres": "gres:gpu:16"}, True),  # 64 cores on a node
+        ({"tres_per_job": "gres:gpu:8", "cpus_per_tres": "gres:gpu:17"}, False),
+        ({"tres_per_task": "gres/gpu:1", "num_tasks": "8", "cpus_per_task": "16", "min_cpus": "128"}, True),
+        ({"tres_per_task": "gres/gpu:1", "num_tasks": "8", "cpus_per_task": "17", "min_cpus": "136"}, False),
+        ({"tres_per_job": "gres:gpu:8", "cpus_per_task": "17"}, True),  # of one task
+        ({"tres_per_job": "gres:gpu:8", "mem_per_tres": "gres:gpu:65536"}, True),  # 256 GiB on a node
+        ({"tres_per_job": "gres:gpu:8", "mem_per_tres": "gres:gpu:65537"}, False),
     ],
 )
 def test_several_gpus_are_held_only_to_nodes_that_are_enough(fields: dict[str, str], is_held: bool) -> None:
@@ -462,3 +469,24 @@ def test_several_gpus_are_held_only_to_nodes_that_are_enough(fields: dict[str, s
     held = rendered(job_of(**fields), pools=pools, required_gpus=("h100",))
     assert bool(held.fields) == is_held
     assert is_held or held.trouble == "it is decided for h100 only, to which this job cannot be bound"
+
+
+@pytest.mark.parametrize(
+    ("large", "fields"),
+    [
+        (("h100", "v100"), {}),  # a type's name would lose the other for good
+        (("h100",), {"set.gres": "gres:gpu:h100:4"}),
+    ],
+)
+def test_several_gpus_are_bound_by_a_name_only_where_they_lose_no_type(
+    large: tuple[str, ...], fields: dict[str, str]
+) -> None:
+    pools = tuple(dataclasses.replace(POOLS[1], site_type=name, feature=None) for name in ("h100", "v100", "t4"))
+    held = rendered(job_of(tres_per_node="gres:gpu:4"), pools=pools, required_gpus=large)
+    assert held.fields == fields
+    assert bool(held.trouble) != bool(fields)
+    featured = [dataclasses.replace(pool, feature=pool.site_type, exact_feature=pool.site_type) for pool in pools]
+    both = rendered(job_of(tres_per_node="gres:gpu:4"), pools=tuple(featured), required_gpus=large)
+    assert both.fields == {"set.features": "|".join(large)}
+    cut = (pools[0], dataclasses.replace(pools[1], gpu="h100-sxm5-80gb:3g.40gb"), pools[2])
+    assert rendered(job_of(tres_per_node="gres:gpu:4"), pools=cut, required_gpus=large).fields["set.gres"]

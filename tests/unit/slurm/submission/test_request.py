@@ -297,7 +297,9 @@ def test_an_array_counts_the_tasks_that_may_run_at_once(indices: str, count: int
             32,
             16,
         ),
-        ({"tres_per_task": "gres/gpu:1", "num_tasks": "4", "cpus_per_task": "6", "min_cpus": "24"}, 4, 0, 1, 24, 0),
+        ({"tres_per_task": "gres/gpu:1", "num_tasks": "4", "cpus_per_task": "6", "min_cpus": "24"}, 4, 0, 1, 6, 0),
+        ({"tres_per_job": "gres:gpu:4", "cpus_per_tres": "gres:gpu:8", "mem_per_tres": "gres:gpu:4096"}, 4, 0, 1, 8, 4),
+        ({"tres_per_job": "gres:gpu:8", "ntasks_per_node": "4", "cpus_per_task": "6"}, 8, 0, 1, 24, 0),
         (
             {"tres_per_node": "gres:gpu:2", "min_nodes": "2", "max_nodes": "2", "ntasks_per_node": "2"}
             | {"cpus_per_task": "6", "min_cpus": "24", "min_mem_per_cpu": "1024"},

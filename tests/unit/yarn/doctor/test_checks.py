@@ -34,7 +34,7 @@ def healthy() -> Inspection:
     nodes = tuple(JmxReport(name=node.name, version="1", classes=RUNNING) for node in snapshot.nodes)
     return Inspection(
         folder=Path("/etc/hadoop/conf"),
-        own=OwnEvidence(configuration=default_configuration(), status={}),
+        own=OwnEvidence(configuration=default_configuration(), status={}, next_step="observe on"),
         snapshot=snapshot,
         cluster=build_cluster(snapshot, advisor().catalogue),
         manager=JmxReport(name="ResourceManager", version="1", classes=RUNNING),
