@@ -93,7 +93,7 @@ class Cells:
 
 def csv_rows(lines: Iterable[str], what: str, origin: str, columns: Names | Sequence[str]) -> Iterator[tuple[int, Row]]:
     """Yield each line of a CSV file, with its number; see `read_rows`. A file without names has those of *columns*."""
-    reader = csv.reader(lines, strict=True)
+    reader = csv.reader(lines, strict=True, skipinitialspace=True)
     try:
         names = columns([name.strip() for name in next(reader, [])], origin) if callable(columns) else columns
         for cells in reader:
