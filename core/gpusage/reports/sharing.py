@@ -15,6 +15,8 @@ from functools import lru_cache
 from math import ceil
 from types import MappingProxyType
 
+import msgspec
+
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, SOUND, has_own_figures, own_utilization
 from gpusage.experience.learning import MEMORY_MARGINS
@@ -46,8 +48,7 @@ class PossibleShare:
     worst_slowdown: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PossibleShares:
+class PossibleShares(msgspec.Struct, frozen=True, kw_only=True):
     """What possible shares would free and cost.
 
     Attributes:
