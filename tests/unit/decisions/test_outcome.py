@@ -111,7 +111,8 @@ def test_the_managers_differ_in_words_only(advisor: Advisor, card: str) -> None:
     slurm = recorded(of_slurm_daemon(advisor, card))
     yarn = recorded(ruled(advisor, "yarn", comment=COMMENT, card=card).outcome)
     what_jobs_ask = {
-        name: getattr(yarn.decision.request, name) for name in ("host_memory_bytes", "bindable", "repeatable", "scopes")
+        name: getattr(yarn.decision.request, name)
+        for name in ("host_memory_bytes", "bindable", "process_count", "repeatable", "scopes")
     }
     request = replace(slurm.decision.request, **what_jobs_ask)
     assert replace(slurm.decision, request=request) == yarn.decision
