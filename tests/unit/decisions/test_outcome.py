@@ -33,7 +33,7 @@ from gpusage_yarn.submission.planning import PlannedSubmission, plan_submission
 
 ROOT = Path(__file__).parents[3]
 MODEL = str(ROOT / "examples/models/dlrm.onnx")
-COMMENT = f"model={MODEL},batch=8,mode=infer,precision=fp32,optimizer=none"
+COMMENT = f"model={MODEL},batch=8,mode=infer,precision=fp32,optimizer=none,processes=1"
 SLURM = Cluster(
     manager="slurm",
     version="24.11.5",
@@ -111,8 +111,7 @@ def test_the_managers_differ_in_words_only(advisor: Advisor, card: str) -> None:
     slurm = recorded(of_slurm_daemon(advisor, card))
     yarn = recorded(ruled(advisor, "yarn", comment=COMMENT, card=card).outcome)
     what_jobs_ask = {
-        name: getattr(yarn.decision.request, name)
-        for name in ("host_memory_bytes", "bindable", "process_count", "repeatable", "scopes")
+        name: getattr(yarn.decision.request, name) for name in ("host_memory_bytes", "bindable", "repeatable", "scopes")
     }
     request = replace(slurm.decision.request, **what_jobs_ask)
     assert replace(slurm.decision, request=request) == yarn.decision
