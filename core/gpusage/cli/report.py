@@ -29,12 +29,11 @@ from gpusage.reports.brief import brief
 from gpusage.reports.reading import Reader, read_accounting, rules_of
 from gpusage.reports.report import Period, Report, finished, period_of_month, report_of
 from gpusage.reports.user_text import Writing, user_text
-from gpusage.service.learner import NEWEST_DECISIONS, SHARE_DAYS, smallest_shares
+from gpusage.service.learner import smallest_shares
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
 from gpusage.store.rows import Observation
 from gpusage_hooks.errors import GpuUsageError, RequestError
-from gpusage_hooks.units import DAY_S
 
 Form = Literal["text", "json"]
 SCHEMA = "gpusage.report/1"
@@ -160,10 +159,11 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
     runs = list[Observation]()
     try:
         with closing(open_store(configuration.store.url)) as store:
-            lately = smallest_shares(store.latest(NEWEST_DECISIONS), time.time() - SHARE_DAYS * DAY_S)
             reader = Reader(
                 store=store,
-                rules=replace(rules_of(configuration, advisor.catalogue), smallest_shares=lately),
+                rules=replace(
+                    rules_of(configuration, advisor.catalogue), smallest_shares=smallest_shares(store, time.time())
+                ),
                 accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
                 user=user_name(period.user),
                 origins=origins_of(period.user) if period.user else (),

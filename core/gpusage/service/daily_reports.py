@@ -18,7 +18,7 @@ from dataclasses import replace
 import msgspec
 
 from gpusage.reports.reading import Reader, read_accounting, rules_of
-from gpusage.service.learner import NEWEST_DECISIONS, SHARE_DAYS, smallest_shares
+from gpusage.service.learner import smallest_shares
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.service.snapshots import State
 from gpusage.store.decisions import DecisionStore
@@ -56,10 +56,11 @@ class DailyReports(PeriodicTask):
             # At gpusaged's start no cluster was observed yet, and the learner has not read the store.
             if gpu_count:
                 store.note_gpu_count(now_s // DAY_S * DAY_S, gpu_count)
-            lately = smallest_shares(store.latest(NEWEST_DECISIONS), now_s - SHARE_DAYS * DAY_S)
             reader = Reader(
                 store=store,
-                rules=replace(rules_of(configuration, advisor.catalogue), smallest_shares=lately),
+                rules=replace(
+                    rules_of(configuration, advisor.catalogue), smallest_shares=smallest_shares(store, now_s)
+                ),
                 accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
                 see=lambda _: self._stop.wait(REST_S),
             )
