@@ -155,15 +155,13 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
     """
     configuration = load_configuration()
     advisor = make_advisor().configured(configuration)
-    prices = prices_per_hour(advisor.catalogue)
+    prices, rules = prices_per_hour(advisor.catalogue), rules_of(configuration, advisor.catalogue)
     runs = list[Observation]()
     try:
         with closing(open_store(configuration.store.url)) as store:
             reader = Reader(
                 store=store,
-                rules=replace(
-                    rules_of(configuration, advisor.catalogue), smallest_shares=smallest_shares(store, time.time())
-                ),
+                rules=replace(rules, smallest_shares=smallest_shares(store, time.time())),
                 accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
                 user=user_name(period.user),
                 origins=origins_of(period.user) if period.user else (),

@@ -63,8 +63,7 @@ def learn(runs: Iterable[Run]) -> Learned:
     experiences = {key: job_experience(of_user) for key, of_user in users.items()}
     # Most users run a model under one name: the experience of both is one object then.
     for key, of_job in jobs.items():
-        is_alike = of_job == users[key[:-1]]
-        experiences[key] = experiences[key[:-1]] if is_alike else job_experience(of_job)
+        experiences[key] = experiences[key[:-1]] if of_job == users[key[:-1]] else job_experience(of_job)
 
     # The runs of each job by family and user, and by user, whose jobs are the empty family; the newest job last.
     families: dict[Key, list[Sequence[Run]]] = defaultdict(list)

@@ -49,6 +49,7 @@ class DailyReports(PeriodicTask):
         """Add up every day that is due, the oldest first."""
         snapshot, now_s = self._state.snapshot, time.time()
         advisor, configuration = snapshot.advisor, snapshot.configuration
+        rules = rules_of(configuration, advisor.catalogue)
         gpu_count = sum(pool.gpu_count for cluster in snapshot.clusters.values() for pool in cluster.pools)
         keep_s = configuration.store.keep_days * DAY_S or now_s
         failure: Exception | None = None
@@ -58,9 +59,7 @@ class DailyReports(PeriodicTask):
                 store.note_gpu_count(now_s // DAY_S * DAY_S, gpu_count)
             reader = Reader(
                 store=store,
-                rules=replace(
-                    rules_of(configuration, advisor.catalogue), smallest_shares=smallest_shares(store, now_s)
-                ),
+                rules=replace(rules, smallest_shares=smallest_shares(store, now_s)),
                 accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
                 see=lambda _: self._stop.wait(REST_S),
             )

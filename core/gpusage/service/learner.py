@@ -49,10 +49,7 @@ LEAST_DECISIONS = 20
 RELEARN_S = 3600.0
 """A run that came late, after others that ended later, is learned from within this period."""
 
-_ALIKE = ("manager", "user", "user_id", "gpu", "granted", "outcome", "sampled_on")
-_UNTAUGHT: Mapping[str, Any] = MappingProxyType(
-    {**dict.fromkeys(("account", "partition", "job_name"), ""), **dict.fromkeys(("energy_j", "cpu_s", "read_bytes"))}
-)
+_NONE: Mapping[str, GpuRequest] = MappingProxyType({})
 _NOTHING = RenderedDecision(before="", after="", fields={})
 _log = logging.getLogger(__name__)
 
@@ -73,7 +70,7 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
     # User by user, as a run is a tenth of its decision: a job's runs are one user's, and so is what lifts a failure.
     for _, of_user in groupby(learnable(store.evidence(MAXIMUM_RUNS_PER_USER, query)), lambda each: each.usage.user):
         observations = [*of_user]
-        ended |= predicted_requests(filter(None, (each.decision for each in observations)), now_s)
+        ended |= predicted_requests([each.decision for each in observations if each.decision], now_s)
         # Also where a site learns nothing else: a job that failed in its share must not get it again.
         failures = failures_of(observations, settings.least_sampled_s, failures)
         if settings.enabled:
@@ -99,9 +96,7 @@ def predicted_requests(records: Iterable[DecisionRecord], now_s: float) -> dict[
     return {each.number: each.decision.request for each in lately if each.decision.need}
 
 
-def smallest_shares(
-    store: DecisionStore, now_s: float, ended: Mapping[str, GpuRequest] = MappingProxyType({})
-) -> Mapping[str, int]:
+def smallest_shares(store: DecisionStore, now_s: float, ended: Mapping[str, GpuRequest] = _NONE) -> Mapping[str, int]:
     """Return `Cluster.smallest_shares` by the newest decisions in *store*, and those on jobs that have *ended*."""
     predicted = {**ended, **predicted_requests(store.latest(NEWEST_DECISIONS), now_s)}
     if len(predicted) < LEAST_DECISIONS:
@@ -115,26 +110,17 @@ def smallest_shares(
 
 
 def learnable(observations: Iterable[Observation]) -> Iterator[Observation]:
-    """Yield *observations* without what nothing is learned from; equal parts are one object.
-
-    A decision takes 10 KB, most of it the same in all decisions on jobs alike.
-    """
+    """Yield *observations* without what nothing is learned from; of 10 KB of decisions, equal parts are one object."""
     parts: dict[Any, Any] = {}
     for each in observations:
-        alike = {name: parts.setdefault(getattr(each.usage, name), getattr(each.usage, name)) for name in _ALIKE}
-        usage, record = replace(each.usage, **alike, **_UNTAUGHT), each.decision
+        record = each.decision
         if record is not None:
             decision, workload, identity = record.decision, record.workload, record.identity
             request = parts.setdefault(decision.request, decision.request)
             need, workload, identity = (parts.setdefault(part, part) for part in (decision.need, workload, identity))
             decision = replace(decision, request=request, need=need, reasons=(), step_times_s={}, if_shared=())
-            texts = {
-                name: parts.setdefault(getattr(record, name), getattr(record, name)) for name in ("origin", "model")
-            }
-            record = replace(
-                record, decision=decision, workload=workload, identity=identity, rendered=_NOTHING, **texts
-            )
-        yield Observation(usage=usage, decision=record)
+            record = replace(record, decision=decision, workload=workload, identity=identity, rendered=_NOTHING)
+        yield Observation(usage=each.usage, decision=record)
 
 
 def first_runs_in_store(

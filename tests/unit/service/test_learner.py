@@ -88,31 +88,16 @@ def test_the_smallest_shares_of_a_week_are_known_once_enough_jobs_were_decided(t
 
 def test_experience_is_the_same_whichever_users_runs_stand_between(tmp_path: Path) -> None:
     """It is read user by user; a job that failed in its share and one that lifts it are of one user."""
-    identity = replace(JobIdentity(user="1000", job_name="a"), fingerprint="f")
-    record = replace(RECORD, identity=identity, mode="enforce", decision=replace(RECORD.decision, code=Code.REWRITE))
-    observed = [
-        (
-            record,
-            replace(
-                USAGE,
-                user=f"u{user}",
-                user_id=f"{user}",
-                job_id=f"{user}{at}",
-                outcome=outcome,
-                ended_at_s=USAGE.ended_at_s + at,
-            ),
-        )
-        for user in (1000, 1001)
-        for at, outcome in enumerate(("failed", "completed") if user == 1000 else ("completed", "failed"))
-    ]
+    outcomes = {"999": ("failed",), "1000": ("failed", "completed"), "1001": ("completed", "failed")}
+    decided = replace(RECORD, mode="enforce", decision=replace(RECORD.decision, code=Code.REWRITE))
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
-        for record, usage in observed:
-            number = usage.job_id
-            own = replace(identity, user=usage.user_id or "")
-            store.record_all([replace(record, number=number, identity=own)])
-            store.record_usage([replace(usage, number=number)])
+        for user, at, outcome in [(user, at, each) for user, of in outcomes.items() for at, each in enumerate(of)]:
+            identity = JobIdentity(user=user, job_name="a", fingerprint="f")
+            store.record_all([replace(decided, number=f"{user}{at}", identity=identity)])
+            run = replace(USAGE, user=f"u{user}", user_id=user, job_id=f"{user}{at}", number=f"{user}{at}")
+            store.record_usage([replace(run, outcome=outcome, ended_at_s=USAGE.ended_at_s + at)])
         learned = learner.learn_from_store(store, LearningSettings(), NOW_S)
-    assert {likeness[0] for likeness in learned.failures["f"]} == {"1001"}
+    assert {likeness[0] for likeness in learned.failures["f"]} == {"999", "1001"}
     assert {key[2] for key in learned.experiences} == {"1000", "1001"}
 
 
