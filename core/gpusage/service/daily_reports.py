@@ -36,10 +36,9 @@ REST_S = 0.1
 
 def reader_of(store: DecisionStore, advisor: Advisor, configuration: Configuration) -> Reader:
     """Return a reader of *store* by the site's rules and the smallest shares of the last week."""
-    rules = rules_of(configuration, advisor.catalogue)
     return Reader(
         store=store,
-        rules=replace(rules, smallest_shares=smallest_shares(store, time.time())),
+        rules=replace(rules_of(configuration, advisor.catalogue), smallest_shares=smallest_shares(store, time.time())),
         accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
     )
 
