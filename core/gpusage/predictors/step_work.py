@@ -67,7 +67,8 @@ class StepWork:
         graph: The model, or the stage of a pipeline.
         workload: How it is run.
         pretrained: The artifacts that answer.
-        has_narrow_cache: Whether a number in the cache of keys and values has 1 byte, whatever the precision.
+        has_narrow_cache: Whether a number in the cache of keys and values has 1 byte, whatever the precision; training
+            and stages of a pipeline have no such cache.
     """
 
     def __init__(self, structures: ModelStructures, workload: Workload, blocks: Checkpoints | None = None) -> None:
@@ -150,11 +151,8 @@ class StepWork:
     @lazy
     def passes(self) -> tuple[Kernels, ...]:
         """The kernels of the pass over the prompt, and of that over a token; nothing where there is no answer."""
-        return (
-            tuple(kernels_of(self._executed(one.lowering), self.workload) for one in self.decoding.passes())
-            if self.decoding
-            else ()
-        )
+        passes = self.decoding.passes() if self.decoding else ()
+        return tuple([kernels_of(self._executed(one.lowering), self.workload) for one in passes])
 
     @lazy
     def work(self) -> Work:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import ClassVar, Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from gpusage.experience.runs import Run, model_runs
+from gpusage.experience.runs import model_runs
 from gpusage.experience.trust import PARTNERS, TIMING, history_checks, promise_held
 from gpusage.reports.amounts import had_share, was_share_withheld
+from gpusage.reports.joining import grouped
 from gpusage.store.annotation import UNNAMED
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Code, DecisionRecord, Interval
@@ -61,10 +62,7 @@ def runs_with_promise(observations: Sequence[Observation], least_s: float) -> It
     runs = [*model_runs(observations, least_s)]
 
     # A promise is checked against the other runs of the same job, the oldest first as `promise_held` expects.
-    jobs: dict[object, list[Run]] = defaultdict(list)
-    for _, run in sorted(runs, key=lambda pair: pair[1].ended_at_s):
-        jobs[run.job].append(run)
-
+    jobs = grouped((run.job, run) for _, run in sorted(runs, key=lambda pair: pair[1].ended_at_s))
     for observed, run in runs:
         if run.promised_slowdown is not None:
             yield observed, promise_held(run, jobs[run.job])
@@ -73,8 +71,7 @@ def runs_with_promise(observations: Sequence[Observation], least_s: float) -> It
 Figure = Literal["memory", "utilization"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictionAccuracy:
+class PredictionAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Accuracy of the predictions of a figure.
 
     Attributes:
@@ -91,12 +88,12 @@ class PredictionAccuracy:
     gpu: str
     figure: Figure
     run_count: int
-    ratio: float
-    ratio_low: float
-    ratio_high: float
+    ratio: float = 0.0
+    ratio_low: float = 0.0
+    ratio_high: float = 0.0
     inside_count: int
     interval_count: int
-    ratios: Mapping[str, int] = field(default_factory=dict)
+    ratios: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 def prediction_accuracy(observations: Iterable[Observation], least_s: float) -> tuple[PredictionAccuracy, ...]:
@@ -134,9 +131,6 @@ def _accuracy(key: tuple[str, str, Figure], ratios: Sequence[float], inside: Seq
         gpu=gpu,
         figure=figure,
         run_count=len(ratios),
-        ratio=0.0,
-        ratio_low=0.0,
-        ratio_high=0.0,
         inside_count=sum(inside),
         interval_count=len(inside),
         ratios=Counter(f"{ratio:.4g}" for ratio in ratios),

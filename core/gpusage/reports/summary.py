@@ -10,21 +10,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
+import msgspec
+
 from gpusage.experience.finished_jobs import IDLE_PROCESSORS, IDLE_READ_BYTES_PER_S, UNUSED_BELOW
+from gpusage.reports import amounts
 from gpusage.reports.accuracy import Promised
-from gpusage.reports.amounts import (
-    Amounts,
-    amounts_of,
-    expected_slowdown,
-    gpu_count,
-    had_share,
-    total,
-    was_share_withheld,
-)
+from gpusage.reports.amounts import Amounts, amounts_of, had_share, total, was_share_withheld
 from gpusage.reports.jobs import count_jobs, runs_by_job
+from gpusage.reports.joining import grouped
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Usage
 from gpusage_hooks.units import DAY_S, HOUR_S
@@ -35,8 +30,7 @@ IDLE_S = (900.0, 7200.0)
 """A job that idles for so long may have been forgotten; after the second time it surely was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeekTally:
+class WeekTally(msgspec.Struct, frozen=True, kw_only=True):
     """GPU hours of the jobs that ended in a week.
 
     Attributes:
@@ -49,8 +43,7 @@ class WeekTally:
     hours: Amounts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HurtJob:
+class HurtJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job whose share broke its promise, or would have broken it.
 
     Attributes:
@@ -74,8 +67,7 @@ class HurtJob:
         return not self.had_share, -self.booked_hours, self.job_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionTally:
+class PartitionTally(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs of a partition, and the shares that its site's mode withheld.
 
     Attributes:
@@ -90,8 +82,7 @@ class PartitionTally:
     users: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareCosts:
+class ShareCosts(msgspec.Struct, frozen=True, kw_only=True):
     """GPU hours of jobs on shares that were given.
 
     Attributes:
@@ -105,8 +96,7 @@ class ShareCosts:
     least_whole_hours: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdleJobs:
+class IdleJobs(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that for a time ran no kernel, hardly any program and read nothing, as far as samples show.
 
     Attributes:
@@ -114,15 +104,13 @@ class IdleJobs:
         hours: Their GPU hours in the longest such time of each.
     """
 
-    job_counts: Mapping[str, int] = field(default_factory=dict)
-    hours: Mapping[str, float] = field(default_factory=dict)
+    job_counts: Mapping[str, int] = msgspec.field(default_factory=dict)
+    hours: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
 def tally_weeks(observations: Sequence[Observation], least_s: float) -> tuple[WeekTally, ...]:
     """Return the GPU hours of *observations* by the week in which they ended."""
-    members: dict[float, list[Observation]] = defaultdict(list)
-    for each in observations:
-        members[week_of(each.usage.ended_at_s)].append(each)
+    members = grouped((week_of(each.usage.ended_at_s), each) for each in observations)
     return tuple(
         WeekTally(since_s=since_s, job_count=count_jobs(runs), hours=total(amounts_of(run, least_s) for run in runs))
         for since_s, runs in sorted(members.items())
@@ -165,9 +153,7 @@ def tally_partitions(observations: Sequence[Observation], promised: Iterable[Pro
         if result == "broken":
             users[each.usage.partition][each.usage.user] += 1
 
-    members: dict[str, list[Observation]] = defaultdict(list)
-    for each in observations:
-        members[each.usage.partition].append(each)
+    members = grouped((each.usage.partition, each) for each in observations)
     return tuple(
         PartitionTally(partition=name, job_count=count_jobs(runs), checks=dict(checks[name]), users=dict(users[name]))
         for name, runs in sorted(members.items())
@@ -180,7 +166,7 @@ def share_costs(observations: Iterable[Observation]) -> ShareCosts:
     for each in filter(had_share, observations):
         if each.usage.outcome == "out_of_memory":
             continue
-        price, took = expected_slowdown(each), _gpu_hours(each)
+        price, took = amounts.expected_slowdown(each), _gpu_hours(each)
         hours, whole_hours = hours + took, whole_hours + took / price.value
         least_whole_hours += took / price.high
     return ShareCosts(hours=hours, whole_hours=whole_hours, least_whole_hours=least_whole_hours)
@@ -194,7 +180,7 @@ def idle_jobs(observations: Sequence[Observation]) -> IdleJobs:
     return IdleJobs(
         job_counts={limit: count_jobs(runs) for limit, runs in by_length.items()},
         hours={
-            limit: sum(gpu_count(each) * _idle_s(each.usage) / HOUR_S for each in runs)
+            limit: sum(amounts.gpu_count(each) * _idle_s(each.usage) / HOUR_S for each in runs)
             for limit, runs in by_length.items()
         },
     )
@@ -211,7 +197,7 @@ def _idle_s(usage: Usage) -> float:
 
 def _gpu_hours(observed: Observation) -> float:
     usage = observed.usage
-    return gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
+    return amounts.gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
 
 
 def _why_broken(observed: Observation) -> str:

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from gpusage.store.rows import (
@@ -22,6 +23,7 @@ from gpusage.store.rows import (
     UsageQuery,
     Values,
     among,
+    decision_insertions,
     decode_observations,
     decode_records,
     forget_days,
@@ -76,13 +78,13 @@ class DecisionStore(ABC):
         """Keep one decision; see `record_all`."""
         self.record_all((record,))
 
-    @abstractmethod
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*, all in one transaction.
 
         Raises:
             StoreError: None of them could be written.
         """
+        self._write_all("decisions", len(records), [*decision_insertions(self._schema, records)])
 
     def record_usage(self, usages: Sequence[Usage]) -> None:
         """Keep *usages*, all in one transaction; a row of the same run is replaced.
@@ -210,7 +212,7 @@ class DecisionStore(ABC):
         return decode_observations(self._rows(*usage_query(self._schema, question)), self._name)
 
     def evidence(self, count_per_user: int, question: UsageQuery) -> Iterator[Observation]:
-        """Yield the runs to learn from, of each user the last *count_per_user* at most; see `usage`.
+        """Yield the runs to learn from, user by user, of each the last *count_per_user* at most; see `usage`.
 
         Whoever learns reads by this: without a count per user, one user's many short jobs displace everyone else's.
         Only `CHUNK_ROWS` are in memory at a time.
@@ -218,10 +220,11 @@ class DecisionStore(ABC):
         Raises:
             StoreError: As `latest`.
         """
-        statement, values = usage_query(self._schema, replace(question, count_per_user=count_per_user), "u.id")
-        ids = [number for (number,) in self._rows(statement, values)]
+        statement, values = usage_query(self._schema, replace(question, count_per_user=count_per_user), "u.owner, u.id")
+        ids = [number for _, number in sorted(self._rows(statement, values), key=itemgetter(0))]
         for begin in range(0, len(ids), CHUNK_ROWS):
-            yield from self.usage(UsageQuery(ids=ids[begin : begin + CHUNK_ROWS]))
+            chunk = self.usage(UsageQuery(ids=ids[begin : begin + CHUNK_ROWS]))
+            yield from sorted(chunk, key=lambda each: each.usage.user)
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""
