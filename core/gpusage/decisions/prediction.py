@@ -251,10 +251,19 @@ class Predictor:
         # Each share comes twice: alone, with the bandwidth of the whole GPU, and beside partners, with its part of it.
         parts = [(*shares_alone_of(gpu, percents), *shares_of(gpu, percents)) for gpu in gpus]
         answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, gpus, parts, known))
-        count = len(percents)
+        from gpusage.predictors.analysis import analyze  # numpy, for whoever only loads plugins
+        from gpusage.predictors.sharing.slowdown import slowdown_rule
+
+        count, law = len(percents), slowdown_rule(analyze(graph, workload)).partners
         prices = [
             tuple(
-                Price(gpu=gpu.name, share_percent=percent, slowdown=by_itself, contended_slowdown=contended)
+                Price(
+                    gpu=gpu.name,
+                    share_percent=percent,
+                    slowdown=by_itself,
+                    contended_slowdown=contended,
+                    partner_powers=(law.average, law.bad),
+                )
                 for percent, by_itself, contended in zip(percents, row[:count], row[count:], strict=True)
             )
             for gpu, row in zip(gpus, answer, strict=True)
