@@ -29,9 +29,9 @@ def test_a_partner_costs_a_job_that_the_gpu_decides_what_was_measured(model: str
     """Two inference jobs with 50 % each on a V100: 5 to 12 % more than alone at 50 %; the high end is above these."""
     graph, workload = gpusage.read_model(MODELS / f"{model}.onnx"), Workload(batch_size=32, mode="infer")
     (price,) = advisor().price(graph, workload, [V100], (50,))[0]
-    beside = slowdown_with_partners(price.slowdown_under_contention, 1, price.partner_powers)
-    assert 1.05 < beside.value / price.slowdown.value < 1.2
-    assert beside.high / price.slowdown.value > 1.12
+    promised = slowdown_with_partners(price.slowdown_under_contention, 1, price.partner_powers)
+    assert 1.05 < promised.value / price.slowdown.value < 1.2
+    assert promised.high / price.slowdown.value > 1.12
 
 
 def test_what_nobody_measured_beside_partners_has_the_dearer_of_both_rules() -> None:

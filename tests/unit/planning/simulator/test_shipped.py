@@ -53,7 +53,7 @@ def test_room_beside_other_jobs_is_for_their_user_alone() -> None:
     first = arrived(1)
     second = arrived(0, [first])
     assert shipped().demand(second).share_percent == 33
-    assert shipped().cost(H100, [first], second) == 0.0
+    assert shipped().cost(H100, [first], second) == 34.0
     assert shipped().demand(arrived(0, [first], user=1)).alone
     assert shipped().cost(H100, [first], arrived(1, user=1)) is None
     assert shipped().demand(arrived(0, [first] * 3)).alone
