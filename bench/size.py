@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("core", "hooks", "plugins")
 DESK = ("planning", "sandboxes", "lab", "bench")
 LONG_BODY_LINES = 8
-COMMANDS = 46 + 208
+COMMANDS = 46 + 208 + 127
 """What issue 35 saved in capture, commands and reports."""
 NOT_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
@@ -67,7 +67,7 @@ class Budget:
         return figure >= self.limit if self.at_least else figure <= self.limit
 
 
-OLDER = 41_276 - 92
+OLDER = 41_276 - 137
 """Of before the issues below; issue 35 saved the second number in core but its capture, commands and reports, in hooks
 and in plugins/slurm."""
 
@@ -83,8 +83,8 @@ BUDGETS = {
     "lines of code: planning, sandboxes, lab, bench": Budget(
         # issue 36: 10 forms, 263 plan slices; 37: 142 simulator, 82 month, 21 partners, 23 a waiting site;
         # 38: 88 known steps, 82 intervals, 72 several GPUs; 37: 186 less, tables of files in core, 40 learned pairs;
-        # 35: 8 the history's writer, from core, 8 less for columns
-        limit=20_600 + 10 + 263 + 142 + 82 + 21 + 23 + 88 + 82 + 72 - 186 + 40 + 8 - 8
+        # 35: 8 the history's writer, from core, 25 less for columns and tables
+        limit=20_600 + 10 + 263 + 142 + 82 + 21 + 23 + 88 + 82 + 72 - 186 + 40 + 8 - 25
     ),
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),
