@@ -102,6 +102,12 @@ class Catalogue:
             ]
         )
 
+    def calibrated(self, paths: Sequence[str]) -> Catalogue:
+        """Return the catalogue with what `gpusage calibrate` wrote to the files at *paths*."""
+        from gpusage.devices.calibration import read_calibrations  # few sites have one
+
+        return read_calibrations(self, paths)[0] if paths else self
+
     def with_aliases(self, names: Mapping[str, str]) -> Catalogue:
         """Return the catalogue of a site that has *names* of its own for GPUs, each with a name that is known.
 
