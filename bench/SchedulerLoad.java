@@ -27,7 +27,6 @@ import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.api.records.NodeId;
-import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.ReservationId;
 import org.apache.hadoop.yarn.api.records.Resource;
@@ -35,6 +34,7 @@ import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
 import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEventType;
 import org.apache.hadoop.yarn.sls.AMDefinition;
@@ -72,7 +72,7 @@ public final class SchedulerLoad extends SLSRunner {
   private final RMRunner runner;
   private ResourceManager rm;
   private long heartbeats;
-  private long allocations;
+  private long[] allocations = new long[LABELS.length]; // of each label's nodes, since the last answer
   private long applications;
   private long lifetimeMs;
   private int tasks = TASKS;
@@ -129,7 +129,9 @@ public final class SchedulerLoad extends SLSRunner {
       labelled.put(node.getNode().getNodeID(), Collections.singleton(LABELS[number % LABELS.length]));
     }
     labels.replaceLabelsOnNode(labelled);
-    while (rm.getRMContext().getRMNodes().values().stream().anyMatch(node -> node.getState() != NodeState.RUNNING)) {
+    CapacityScheduler scheduler = (CapacityScheduler) rm.getResourceScheduler(); // it hears of nodes and of their labels later than others
+    while (!order.stream().map(node -> node.getNode().getNodeID()).allMatch(id -> scheduler.getNode(id) != null
+        && scheduler.getNode(id).getLabels().equals(labelled.get(id)))) {
       Thread.sleep(20);
     }
     for (int number = 0; number < MASTERS; number++) {
@@ -145,7 +147,7 @@ public final class SchedulerLoad extends SLSRunner {
   }
 
   private String measure(int rounds) throws Exception {
-    long allocationsBefore = allocations;
+    allocations = new long[LABELS.length];
     long applicationsBefore = applications;
     long cpuBefore = threadsNs();
     long began = System.nanoTime();
@@ -153,8 +155,8 @@ public final class SchedulerLoad extends SLSRunner {
       round();
     }
     return String.format(
-        "{\"allocations\": %d, \"applications\": %d, \"wall_s\": %.4f, \"cpu_s\": %.4f}",
-        allocations - allocationsBefore,
+        "{\"allocations\": %s, \"applications\": %d, \"wall_s\": %.4f, \"cpu_s\": %.4f}",
+        Arrays.toString(allocations),
         applications - applicationsBefore,
         (System.nanoTime() - began) / 1e9,
         (threadsNs() - cpuBefore) / 1e9);
@@ -170,14 +172,13 @@ public final class SchedulerLoad extends SLSRunner {
   private String fill() throws Exception {
     lifetimeMs = FOREVER_MS;
     tasks = Integer.MAX_VALUE;
-    long before;
     int rounds = 0;
     do {
-      before = allocations;
+      allocations = new long[LABELS.length];
       for (int round = 0; round < 4; round++) {
         round();
       }
-    } while (allocations > before && ++rounds < 50);
+    } while (Arrays.stream(allocations).sum() > 0 && ++rounds < 50);
     long least = Long.MAX_VALUE;
     for (int collection = 0; collection < 3; collection++) {
       System.gc();
@@ -302,9 +303,9 @@ public final class SchedulerLoad extends SLSRunner {
       for (AllocateResponse response; (response = responseQueue.poll()) != null; ) {
         for (Container container : response.getAllocatedContainers()) {
           nodes.get(container.getNodeId()).addNewContainer(bare(container), lifetimeMs, appId);
+          allocations[container.getNodeId().getPort() % LABELS.length]++; // the simulator numbers its nodes so
         }
         int served = response.getAllocatedContainers().size();
-        allocations += served;
         todo = Math.max(0, todo - Math.max(0, served - open)); // an ask may cross with what was on its way, and bring too many
         open = Math.max(0, open - served);
         running += served - response.getCompletedContainersStatuses().size();

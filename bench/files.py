@@ -47,7 +47,8 @@ def read_trace(path: Path) -> Passed:
 def trace_command(folder: Path, *arguments: str) -> Passed:
     """Return the files that the command `gpusage ARGUMENTS` passes."""
     path = folder / "command.json"
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder)}  # no card is at hand from before
+    # No card is at hand from before, and a table is as wide as in a file, whatever terminal measures.
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder), "COLUMNS": "120"}
     command = [sys.executable, TRACED, str(path), "gpusage.cli", *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return read_trace(path)

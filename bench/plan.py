@@ -38,7 +38,7 @@ TYPES = tuple(
 def main(*, large: bool) -> None:
     """Plan each size, and print how long it took, the gap, and what the plain rules cost."""
     rows = [measured(*size) for size in (*SIZES, *([LARGE] if large else []))]
-    columns = [tables.Column(name, is_left=index == 0) for index, name in enumerate(rows[0])]
+    columns = tables.columns(*rows[0])
     tables.show_rows(columns, [[f"{value:.4g}" for value in row.values()] for row in rows])
 
 

@@ -260,6 +260,8 @@ def contradictions(values: Mapping[str, Any], spell: Callable[..., str]) -> Iter
 
 def _indivisible_gpus(values: Mapping[str, Any], spell: Callable[..., str]) -> Iterator[tuple[str, str, str]]:
     """Yield what keeps the GPUs of a job from being divided into as many groups as its *values* say."""
+    if values["gpus"] > 1 and values.get("processes", 1) > 1:
+        yield "processes", f"must not stand beside {spell('gpus')}, of which each runs one", "Remove one of the two"
     of_a_batch = prod(values.get(key, 1) for key in ("tensor", "context", "pipeline"))
     if values["gpus"] % of_a_batch:
         cure = f"Write {spell('gpus', str(of_a_batch))} or a multiple of it"

@@ -156,9 +156,7 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             details="With precision=nf4 this is QLoRA; fp16, bf16 mean -pure. For some layers write `trainable=SHARE`.",
         ),
         "checkpointing": _row(
-            Switch(),
-            modes=TRAINING,
-            help="Training: recompute the activations of repeated blocks instead of keeping them.",
+            Switch(), modes=TRAINING, help="Training: recompute activations of repeated blocks instead of keeping them."
         ),
         "gpus": _row(
             Count("4"),
@@ -173,8 +171,7 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             modes=TRAINING,
             requires="gpus",
             help="Training: GPUs among which each layer is divided (tensor parallelism).",
-            details="Megatron's `--tensor-model-parallel-size`. `gpus` counts all GPUs, those of every copy of the "
-            "model.",
+            details="Megatron's `--tensor-model-parallel-size`. `gpus` counts the GPUs of every copy of the model.",
         ),
         "sequence_parallel": _row(
             Switch(),
@@ -212,10 +209,8 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             unit="pieces",
             modes=TRAINING,
             requires="pipeline",
-            help="Training: pieces of each stage of an interleaved pipeline, which waits less and keeps more "
-            "activations.",
-            details="Megatron's `virtual_pipeline_model_parallel_size`: the layers of a stage divided by "
-            "`--num-layers-per-virtual-pipeline-stage`.",
+            help="Training: pieces of each stage (interleaved), which waits less and keeps more activations.",
+            details="Megatron's `virtual_pipeline_model_parallel_size`.",
         ),
         "strategy": _row(
             Words(get_args(Strategy)),
@@ -274,6 +269,12 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             help="Inference: share of the GPU's memory that the engine is told to take.",
             details="vLLM's `--gpu-memory-utilization`.",
         ),
+        "processes": _row(
+            Count("4"),
+            unit="processes",
+            help="Processes with the model that run on the GPU at a time, such as Spark's tasks in an executor.",
+            details="A share must hold the memory of all; each is predicted on its part of it.",
+        ),
     },
     "known": {
         "utilization": _row(
@@ -284,8 +285,7 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             unit="percent",
             default="unknown",
             example="60",
-            help="GPU utilization that nvidia-smi showed when the job ran alone on the whole GPU; 60@32 is for batch"
-            " 32.",
+            help="GPU utilization in nvidia-smi when the job ran alone on the whole GPU; 60@32 is for batch 32.",
         ),
         "step_time": _row(
             StepTime(),

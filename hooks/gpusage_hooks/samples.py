@@ -54,27 +54,21 @@ def graph() -> ModelGraph:
     gpusaged predicts it when it starts, to have the predictors ready for the first job.
     """
     image, planes = (-1, 3, 64, 64), (-1, 32, 64, 64)
-    attributes = (("kernel_shape", (3, 3)), ("pads", (1, 1, 1, 1)), ("strides", (1, 1)))
+    convolution = Node(
+        op_type="Conv",
+        inputs=(image,),
+        outputs=(planes,),
+        parameters=((32, 3, 3, 3), (32,)),
+        attributes=(("kernel_shape", (3, 3)), ("pads", (1, 1, 1, 1)), ("strides", (1, 1))),
+    )
     # -1 is the batch: every shape follows it, as in a model that was exported with a free batch axis.
     return ModelGraph(
         name="sample",
         source="sample",
         nodes=(
-            Node(
-                op_type="Conv",
-                inputs=(image,),
-                outputs=(planes,),
-                parameters=((32, 3, 3, 3), (32,)),
-                attributes=attributes,
-            ),
+            convolution,
             Node(op_type="Relu", inputs=(planes,), outputs=(planes,)),
-            Node(
-                op_type="Conv",
-                inputs=(planes,),
-                outputs=(planes,),
-                parameters=((32, 32, 3, 3), (32,)),
-                attributes=attributes,
-            ),
+            replace(convolution, inputs=(planes,), parameters=((32, 32, 3, 3), (32,))),
             Node(op_type="Add", inputs=(planes, planes), outputs=(planes,)),
             Node(op_type="GlobalAveragePool", inputs=(planes,), outputs=((-1, 32, 1, 1),)),
             Node(op_type="Flatten", inputs=((-1, 32, 1, 1),), outputs=((-1, 32),)),

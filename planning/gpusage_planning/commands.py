@@ -105,7 +105,7 @@ SEED = click.option(
 @click.option(
     "--time-limit",
     "time_limit_s",
-    callback=options.read_duration,
+    type=options.TIME,
     help="How long planning may take, such as 10m: then the best plan so far counts.  [default: until it is done]",
 )
 @click.option(

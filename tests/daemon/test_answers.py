@@ -6,6 +6,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from gpusage.decisions.advisor import advisor
+from gpusage.graphs.card.text import encode
 from gpusage.service.protocol import json_line
 from gpusage.store.annotation import parse_annotation
 from records import annotation_of_record
@@ -140,6 +144,22 @@ def test_a_job_without_a_card_is_kept_with_the_reason_in_the_record(daemon: Daem
     assert "no description of the model came with the job" in answer["message"]
     assert answer["mark"] == str(annotation_of_record(daemon.records()[0]))
     assert " KEEP gres/gpu:1 | " in answer["mark"]
+
+
+@pytest.mark.parametrize("name", ["timm:resnet18", "torchvision:resnet18", "hf:bert-base-uncased"])
+def test_a_model_of_a_known_name_needs_no_card(daemon: Daemon, name: str) -> None:
+    comment = f"model={name},batch=8,mode=infer,utilization=30"
+    card = encode(advisor().read(name))
+    answer, with_card = (daemon.ask(daemon.question(text, comment=comment)) for text in ("", card))
+    assert (answer["code"], answer["message"]) == ("REWRITE", with_card["message"])
+
+
+@pytest.mark.parametrize(
+    "model", ["timm:resnet18,shape=input=3x32x32", "timm:nobody", "hf:../../etc/passwd", "/etc/passwd.onnx"]
+)
+def test_what_gpusaged_has_no_card_of_it_reads_nowhere(daemon: Daemon, model: str) -> None:
+    answer = daemon.ask(daemon.question("", comment=f"model={model},batch=8"))
+    assert "no description of the model came with the job" in answer["message"]
 
 
 def test_a_job_that_names_no_model_or_meets_the_kill_switch_carries_no_mark(daemon: Daemon) -> None:

@@ -69,13 +69,13 @@ def test_a_share_beside_another_users_starts_elsewhere_and_else_is_whole(sandbox
     moved = wait_for_state(sandbox, bob, "RUNNING", restarts=1)
     assert (moved["NodeList"], moved["Requeue"], moved["ExcNodeList"]) == ("v100-2", "0", "v100-1")
     assert "-> gres/mps:25, apart v100-1, start 2 | it would have started beside job" in moved["AdminComment"]
-    carl = shared(sandbox, CARL)
+    for task in (f"{array}_1", f"{array}_2"):
+        assert wait_for_state(sandbox, task, "COMPLETED", restarts=1)["NodeList"] == "v100-2"
+    carl = shared(sandbox, CARL)  # only now: turned back, it waits for the whole GPU that the tasks need
     release(sandbox, carl)
     back = wait_for_state(sandbox, carl, "PENDING", restarts=1)
     assert " BACK gres/mps:" in back["AdminComment"]
     go.touch()
-    for task in (f"{array}_1", f"{array}_2"):
-        assert wait_for_state(sandbox, task, "COMPLETED", restarts=1)["NodeList"] == "v100-2"
     ended = wait_for_state(sandbox, bob, "COMPLETED", restarts=1)
     assert output(sandbox, bob) == ["ran on v100-2"]
     assert wait_for_state(sandbox, after, "COMPLETED")["StartTime"] >= ended["EndTime"]

@@ -32,7 +32,6 @@ from gpusage_hooks.units import DAY_S
 Grade = Literal["pass", "warn", "fail", "skip"]
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 SEEN_DAYS = 30
-NO_DAY = "gpusaged has added up no day yet"
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "blue"}
 
 
@@ -105,7 +104,8 @@ class OwnEvidence:
         plugin_troubles: What is wrong with plugins as this process finds them, by name.
         gpus_trouble: What is wrong with the site's names of GPUs or its calibrations; empty where nothing is.
         offers: In which ways this host divides a GPU.
-        next_step: The fifth line of `gpusage report`, by the days of the last 30 that gpusaged has added up.
+        next_step: The fifth line of `gpusage report`, by the days of the last 30 that gpusaged has added up; empty
+            where it has none.
         store_trouble: Why the store cannot be read here; empty where it can.
     """
 
@@ -118,7 +118,7 @@ class OwnEvidence:
     plugin_troubles: Mapping[str, str] = field(default_factory=dict)
     gpus_trouble: str = ""
     offers: Offers = field(default_factory=Offers)
-    next_step: str = NO_DAY
+    next_step: str = ""
     store_trouble: str = ""
 
 
@@ -137,7 +137,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         configuration = in_force(status)
     hooks = load_hooks()
     catalogue, gpus = Catalogue(hooks.describe_gpus()), configuration.gpus
-    step, store_trouble, now_s = NO_DAY, "", time.time()
+    step, store_trouble, now_s = "", "", time.time()
     try:
         with closing(open_store(configuration.store.url)) as opened:
             reader = Reader(store=opened, rules=rules_of(configuration, catalogue))
@@ -201,8 +201,8 @@ def seen_enough(own: OwnEvidence) -> Finding:
     if own.store_trouble:
         url = own.configuration.store.url
         return skipped(name, own.store_trouble, f"run this as root or as the daemon's user, or check {url}")
-    if own.next_step == NO_DAY:
-        return skipped(name, NO_DAY, "see gpusage report for what was seen so far")
+    if not own.next_step:
+        return skipped(name, "gpusaged has added up no day yet", "see gpusage report for what was seen so far")
     return passed(name, own.next_step)
 
 

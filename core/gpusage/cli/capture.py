@@ -35,11 +35,7 @@ from gpusage_hooks.types import ModelGraph
 SCHEMA = "gpusage.capture/1"
 MAXIMUM_CARDS = 200
 """In the cache; the oldest go first."""
-COLUMNS = (
-    tables.Column("key", is_left=True),
-    tables.Column("value", is_left=True),
-    tables.Column("known", is_left=True),
-)
+COLUMNS = tables.columns("key", "value", "known", left=("value", "known"))
 MARKS: Mapping[str, str] = {
     "seen": "seen",
     "mapped": "mapped: the nearest word that gpusage knows",

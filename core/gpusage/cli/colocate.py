@@ -17,13 +17,7 @@ from gpusage_hooks.units import gib
 
 SCHEMA = "gpusage.colocate/1"
 MINIMUM_JOBS = 2
-COLUMNS = (
-    tables.Column("job", is_left=True),
-    tables.Column("alone"),
-    tables.Column("beside the others"),
-    tables.Column("MPS threads"),
-    tables.Column("memory cap"),
-)
+COLUMNS = tables.columns("job", "alone", "beside the others", "MPS threads", "memory cap")
 
 
 class Job(NamedTuple):

@@ -28,10 +28,9 @@ Examples:
 
 @click.command(epilog=VALIDATE_EXAMPLES)
 @click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
+@options.path_option(
     "--cluster",
     "cluster_file",
-    type=click.Path(path_type=Path),
     help="File that describes the cluster: JSON, TOML, or a workload manager's own .conf.  "
     "[default: ask the local workload manager, else an example]",
 )
@@ -47,10 +46,9 @@ Examples:
     default="",
     help="What you write behind the script's name when you submit it: --arguments '0.1 64'.",
 )
-@click.option(
+@options.flag(
     "--learned",
     "uses_learned",
-    is_flag=True,
     help="Use your own earlier runs in this host's store.  Default: the model alone.",
 )
 @options.json_option
@@ -93,10 +91,9 @@ def decisions() -> None:
 @click.option(
     "--since",
     "since_s",
-    metavar="TIME",
+    type=options.TIME,
     default="30d",
     show_default=True,
-    callback=options.read_duration,
     help="How far back: 12h, 30d.",
 )
 @click.option(
@@ -120,16 +117,14 @@ def decisions() -> None:
     multiple=True,
     help="Print a user's report as the text of an e-mail; see --user.",
 )
-@click.option(
+@options.path_option(
     "--from",
     "jobs_file",
-    type=click.Path(path_type=Path),
     help="In place of the store, what a workload manager's accounting printed; docs/admin.md has the command.",
 )
-@click.option(
+@options.path_option(
     "--cluster",
     "cluster_file",
-    type=click.Path(path_type=Path),
     help="With --from: as for 'gpusage validate'.  [default: the local workload manager's]",
 )
 @run_by("gpusage.cli.report:report")

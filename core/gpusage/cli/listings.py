@@ -19,22 +19,13 @@ from gpusage_hooks.units import GB, TERA, gib
 
 GPUS_SCHEMA = "gpusage.gpus/1"
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-GPU_COLUMNS = (
-    tables.Column("GPU", is_left=True),
-    tables.Column("short", is_left=True),
-    tables.Column("generation", is_left=True),
-    tables.Column("memory"),
-    tables.Column("GB/s"),
-    *(tables.Column(precision, is_optional=True) for precision in PRECISIONS),
-    tables.Column("SMs", is_optional=True),
-    tables.Column("year", is_optional=True),
+GPU_COLUMNS = tables.columns(
+    *("GPU", "short", "generation", "memory", "GB/s", *PRECISIONS, "SMs", "year"),
+    left=("short", "generation"),
+    optional=(*PRECISIONS, "SMs", "year"),
 )
 PLUGINS_SCHEMA = "gpusage.plugins/1"
-PLUGIN_COLUMNS = (
-    tables.Column("plugin", is_left=True),
-    tables.Column("package", is_left=True),
-    tables.Column("hooks", is_left=True),
-)
+PLUGIN_COLUMNS = tables.columns("plugin", "package", "hooks", left=("package", "hooks"))
 LEGEND = "\nfp32 to bf16 are dense TFLOP/s; empty where the chip does not speed it up.\n"
 
 

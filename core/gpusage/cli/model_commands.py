@@ -60,10 +60,9 @@ Examples:
     metavar="N[,N...]",
     help="Samples per step on one GPU; several, joined by commas, are predicted one by one.  [default: 1]",
 )
-@click.option(
+@options.flag(
     "--max-batch",
     "wants_largest",
-    is_flag=True,
     help="Predict the largest batch that fits on each GPU, by the upper end of the memory.",
 )
 @options.step_options
@@ -79,8 +78,7 @@ Examples:
 @click.option(
     "--deadline",
     "deadline_s",
-    metavar="TIME",
-    callback=options.read_duration,
+    type=options.TIME,
     help="Name the cheapest GPU on which the run ends within TIME, such as 8h; needs --steps.",
 )
 @click.option(
@@ -88,10 +86,9 @@ Examples:
     metavar="[GPU=]N[,...]",
     help="What an hour of any GPU, or of each named one, costs; needs --steps or --serve.  [default: the site's]",
 )
-@click.option(
+@options.flag(
     "--explain",
     "explains",
-    is_flag=True,
     help="Show where time and memory go, by operator class and by layer, on each --gpu or else the newest.",
 )
 @click.option(
@@ -100,33 +97,29 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the explanation as an HTML page with plots, which needs no network; FILE.json gets what --json prints.",
 )
-@click.option(
+@options.flag(
     "--fail-if-not-fits",
     "must_fit",
-    is_flag=True,
     help="Exit with status 1 if the memory of a prediction does not fit, by its upper end.",
 )
-@click.option(
+@options.flag(
     "--serve",
     "serves",
-    is_flag=True,
     help="Show what each GPU serves of a language model: answers side by side, tokens/s per user and per GPU, the "
     "first token, and what a million tokens cost; needs --generate. The engine is vllm unless --engine names one.",
 )
 @click.option("--batched-tokens", type=click.IntRange(1, 10**6), help="With --serve: vLLM's --max-num-batched-tokens.")
-@click.option("--fp8-cache", "has_narrow_cache", is_flag=True, help="With --serve: keys and values of 1 byte.")
+@options.flag("--fp8-cache", "has_narrow_cache", help="With --serve: keys and values of 1 byte.")
 @click.option(
     "--rate",
     "requests_per_s",
-    metavar="N/s",
-    callback=options.read_rate,
+    type=options.RATE,
     help="With --serve: compute how many GPUs, or which share of one, serve this many requests per second.",
 )
 @click.option(
     "--p99",
     "first_token_s",
-    metavar="TIME",
-    callback=options.read_latency,
+    type=options.LATENCY,
     help="With --rate: the time, such as 200ms, within which 99 of 100 requests have their first token.",
 )
 @options.json_option
@@ -142,23 +135,16 @@ def predict() -> None:
 
 @click.command(epilog=COLOCATE_EXAMPLES)
 @options.models_argument
-@click.option(
-    "--among",
-    "candidates",
-    type=click.Path(path_type=Path),
-    help="Rank the models of this file, one per line, as partners of MODEL.",
-)
-@click.option(
+@options.path_option("--among", "candidates", help="Rank the models of this file, one per line, as partners of MODEL.")
+@options.flag(
     "--running",
     "is_running",
-    is_flag=True,
     help="Rank the running jobs by their recorded predictions; jobs that name no model are left out.",
 )
-@click.option("--queue", "is_waiting", is_flag=True, help="The same for pending jobs.")
-@click.option(
+@options.flag("--queue", "is_waiting", help="The same for pending jobs.")
+@options.path_option(
     "--pairs",
     "pairs_file",
-    type=click.Path(path_type=Path),
     help="CSV or Parquet file of pairs that you measured (model, beside, slowdown), to learn partners from.",
 )
 @options.gpu_option(multiple=False)
@@ -177,11 +163,8 @@ def colocate() -> None:
 @click.command(epilog=CARD_EXAMPLES)
 @options.models_argument
 @options.job_options("shape")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Save the readable form here, as NAME.card.json; name a folder for several models.",
+@options.path_option(
+    "-o", "--output", help="Save the readable form here, as NAME.card.json; name a folder for several models."
 )
 @options.json_option
 @click.pass_context
@@ -205,30 +188,16 @@ def gpus() -> None:
 
 
 @click.command(epilog=CAPTURE_EXAMPLES, context_settings={"allow_interspersed_args": False})
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Save the card here, as NAME.card.json.  [default: in a cache]",
-)
+@options.path_option("-o", "--output", help="Save the card here, as NAME.card.json.  [default: in a cache]")
 @click.option(
     "--gpus", "gpu_count", type=click.IntRange(1, 4096), help="GPUs that train together.  [default: torchrun's]"
 )
-@click.option(
-    "--time", "time_s", default="60s", show_default=True, callback=options.read_duration, help="End it after this."
-)
-@click.option("--network", "has_network", is_flag=True, help="Let the program use the network.")
-@click.option("--run-here", "runs_here", is_flag=True, help="Let the program really write files before its first step.")
+@click.option("--time", "time_s", default="60s", show_default=True, type=options.TIME, help="End it after this.")
+@options.flag("--network", "has_network", help="Let the program use the network.")
+@options.flag("--run-here", "runs_here", help="Let the program really write files before its first step.")
 @click.option("--shell", "line", metavar="TEXT", help="A command line as one text, with variables and 'cd'.")
-@click.option(
-    "--from-run",
-    "job_id",
-    metavar="JOB",
-    help="The program that this job of yours showed with learn=on.",
-)
-@click.option(
-    "--submit", "submits", is_flag=True, help="Then submit SCRIPT with what was seen, unless it names a model itself."
-)
+@click.option("--from-run", "job_id", metavar="JOB", help="The program that this job of yours showed with learn=on.")
+@options.flag("--submit", "submits", help="Then submit SCRIPT with what was seen, unless it names a model itself.")
 @options.json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT | -- COMMAND...")
 @click.pass_context
@@ -255,7 +224,7 @@ def calibrate() -> None:
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--serve", is_flag=True, help="COMMAND is the inference job; each call of its model is a request.")
+@options.flag("--serve", help="COMMAND is the inference job; each call of its model is a request.")
 @click.option("--gpu", metavar="NAME", help="Predict the parts of a step for this GPU.  [default: PyTorch's own]")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @run_by("gpusage.cli.gate:gate")

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from gpusage_hooks.comment import is_model_name, parse_model
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, STEP_SETTINGS, JobKey
-from gpusage_hooks.job_values import MAXIMUM_COUNT, Count, Duration, Sizes, Switch, Text, Words, usual_word
+from gpusage_hooks.job_values import MAXIMUM_COUNT, Count, Duration, Sizes, Switch, Words, usual_word
 from gpusage_hooks.types import ModelRequest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -31,8 +31,9 @@ _STEP_KEYS = ("mode", "precision", "optimizer", "shape", *(row.name for row in S
 
 if TYPE_CHECKING:
     _Choice = click.Choice[str]
+    _ParamType = click.ParamType[Any]
 else:
-    _Choice = click.Choice  # no generic before click 8.2
+    _Choice, _ParamType = click.Choice, click.ParamType  # no generics in older clicks
 
 
 class WordsType(_Choice):
@@ -42,6 +43,26 @@ class WordsType(_Choice):
         """Return *value* if the usual word for it is one of them; how it is written may count beside other keys."""
         super().convert(usual_word(value, self.choices), param, ctx)
         return value
+
+
+class Parsed(_ParamType):
+    """A text that *parse* makes a value of; what it refuses is wrong usage."""
+
+    def __init__(self, form: str, parse: Callable[[str], Any]) -> None:
+        self.name, self.parse = form, parse
+
+    def get_metavar(self, *_: Any, **__: Any) -> str:  # since click 8.2 it is given a context as well
+        """Return how the text is written."""
+        return self.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # click's own types
+        """Return the value of the text *value*."""
+        try:
+            return self.parse(value)
+        except RequestError as error:
+            raise click.UsageError(str(error), ctx) from error
+        except ValueError as error:
+            self.fail(f"must be {error}.", param, ctx)
 
 
 def job_options(*names: str) -> Callable[[Function], Function]:
@@ -70,20 +91,13 @@ def _job_option(row: JobKey) -> Callable[[Function], Function]:
     if isinstance(row.kind, Count):
         return click.option(name, row.name, type=click.IntRange(1, MAXIMUM_COUNT), metavar=row.form, help=text)
 
+    def checked(value: str) -> str:
+        row.kind.parse(row.name, value)
+        return value
+
     # A model may have several inputs, each with its shape.
     is_multiple = isinstance(row.kind, Sizes)
-    check = partial(_checked, row)
-    return click.option(name, row.name, metavar=row.form, multiple=is_multiple, callback=check, help=text)
-
-
-def _checked(row: JobKey, _: click.Context, __: click.Parameter, value: Any) -> Any:  # one or several
-    """Return *value*, one text or several, after it was read."""
-    try:
-        for text in value if isinstance(value, tuple) else () if value is None else (value,):
-            row.kind.parse(row.name, text)
-    except RequestError as error:
-        raise click.UsageError(str(error)) from error
-    return value
+    return click.option(name, row.name, type=Parsed(row.form, checked), multiple=is_multiple, help=text)
 
 
 def pop_job_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +105,11 @@ def pop_job_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options.pop(name) for name in JOB_KEYS if name in options}
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
+flag = partial(click.option, is_flag=True)
+"""Adds an option without a value."""
+path_option = partial(click.option, type=click.Path(path_type=Path))
+"""Adds an option whose value is a path."""
+json_option = flag("--json", "as_json", help="Print one JSON document, and nothing else.")
 """Adds ``--json``."""
 
 
@@ -113,13 +131,12 @@ def duration_s(text: str) -> float:
     return seconds
 
 
-def read_duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Return the seconds of an option; ``None`` where it was not given."""
-    try:
-        return None if text is None else duration_s(text)
-    except ValueError as error:
-        message = f"must be {error}."
-        raise click.BadParameter(message) from error
+TIME = Parsed("TIME", duration_s)
+"""The seconds of a long time."""
+LATENCY = Parsed("TIME", partial(Duration("200ms").parse, "p99"))
+"""The seconds of a short time, such as ``200ms``."""
+RATE = Parsed("N/s", partial(JOB_KEYS["rate"].kind.parse, "rate"))
+"""Requests a second, written ``5`` or ``5/s``."""
 
 
 def read_sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -127,23 +144,6 @@ def read_sizes(context: click.Context, parameter: click.Parameter, text: str | N
     size, words = click.IntRange(1, 10**9), text.split(",") if text is not None else ()
     sizes: list[int] = [size(word.strip(), parameter, context) for word in words]
     return tuple(dict.fromkeys(sizes))
-
-
-def read_rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Return requests a second, written ``5`` or ``5/s``."""
-    return None if text is None else _read_value(JOB_KEYS["rate"].kind, "rate", text)
-
-
-def read_latency(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Return the seconds of a short time, such as ``200ms``."""
-    return None if text is None else _read_value(Duration("200ms"), "p99", text)
-
-
-def _read_value(kind: Text, key: str, text: str) -> float:
-    try:
-        return float(kind.parse(key, text))
-    except RequestError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

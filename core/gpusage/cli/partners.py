@@ -29,14 +29,7 @@ LEGEND = (
     "Work together: of both on one GPU, against one after the other; target, partner's own: what each keeps of its "
     "throughput alone on the GPU. In parentheses: the ends for 9 of 10 pairs."
 )
-COLUMNS = (
-    tables.Column("partner", is_left=True),
-    tables.Column("work together"),
-    tables.Column("target"),
-    tables.Column("partner's own"),
-    tables.Column("fits"),
-    tables.Column("recommended"),
-)
+COLUMNS = tables.columns("partner", "work together", "target", "partner's own", "fits", "recommended")
 NOBODY = (
     "None: no workload manager here shows you such a job with a prediction for this GPU in the store. Run this where "
     "the cluster's commands work, as a user who may read the store."

@@ -26,15 +26,14 @@ from gpusage.reports import lines, page, past_jobs
 from gpusage.reports.amounts import Rates, rates_of
 from gpusage.reports.breakdown import Dimension
 from gpusage.reports.brief import brief
-from gpusage.reports.reading import Reader, read_accounting, rules_of
+from gpusage.reports.reading import rules_of
 from gpusage.reports.report import Period, Report, finished, period_of_month, report_of
 from gpusage.reports.user_text import Writing, user_text
-from gpusage.service.learner import NEWEST_DECISIONS, SHARE_DAYS, smallest_shares
+from gpusage.service.daily_reports import reader_of
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
 from gpusage.store.rows import Observation
 from gpusage_hooks.errors import GpuUsageError, RequestError
-from gpusage_hooks.units import DAY_S
 
 Form = Literal["text", "json"]
 SCHEMA = "gpusage.report/1"
@@ -142,7 +141,7 @@ def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] 
         tables.print_json(document(made))
         return
 
-    show(made, by)
+    show_sections(lines.title(made), (brief(made), *lines.sections(made, by)))
     # An empty report most often is of the wrong store.
     if not made.decisions and not made.run_count:
         tables.show(describe_location(load_configuration().store.url))
@@ -160,18 +159,14 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
     runs = list[Observation]()
     try:
         with closing(open_store(configuration.store.url)) as store:
-            lately = smallest_shares(store.latest(NEWEST_DECISIONS), time.time() - SHARE_DAYS * DAY_S)
-            reader = Reader(
-                store=store,
-                rules=replace(rules_of(configuration, advisor.catalogue), smallest_shares=lately),
-                accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
+            reader = replace(
+                reader_of(store, advisor, configuration),
                 user=user_name(period.user),
                 origins=origins_of(period.user) if period.user else (),
-                see=runs.extend if with_runs else lambda _: None,
             )
-            part = reader.read(period.since_s, period.until_s)
             # The report compares the two.
-            before = replace(reader, see=lambda _: None).read(period.previous_since_s, period.since_s)
+            before = reader.read(period.previous_since_s, period.since_s)
+            part = replace(reader, see=runs.extend if with_runs else reader.see).read(period.since_s, period.until_s)
     except (GpuUsageError, OSError) as error:
         message = (
             f"The store of decisions must be readable; got: {error} Run this as root or as the daemon's user; for your "
@@ -209,11 +204,6 @@ def document(made: Report) -> dict[str, Any]:
     return {"schema": SCHEMA, **fields}
 
 
-def show(made: Report, by: Sequence[Dimension] = ()) -> None:
-    """Print *made* for people."""
-    show_sections(lines.title(made), (brief(made), *lines.sections(made, by)))
-
-
 def show_sections(title: str, sections: Iterable[lines.Section]) -> None:
     """Print a *title* and the *sections* below it."""
     tables.show_title(title)
@@ -221,8 +211,7 @@ def show_sections(title: str, sections: Iterable[lines.Section]) -> None:
         tables.show("")
         tables.show_title(section.title)
         if section.rows:
-            first, *rest = section.columns
             rows = [[visible(cell) for cell in row] for row in section.rows]
-            tables.show_rows([tables.Column(first, is_left=True), *map(tables.Column, rest)], rows)
+            tables.show_rows(tables.columns(*section.columns), rows)
 
         tables.show(*section.notes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -71,6 +71,11 @@ class Column(NamedTuple):
     title: str
     is_left: bool = False
     is_optional: bool = False
+
+
+def columns(*titles: str, left: Collection[str] = (), optional: Collection[str] = ()) -> tuple[Column, ...]:
+    """Return columns by their *titles*; the first one, which names the row, is *left* as well."""
+    return tuple(Column(title, title in (titles[0], *left), title in optional) for title in titles)
 
 
 def show_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -35,12 +35,7 @@ from gpusage_hooks.comment import parse_first_run, parse_model
 from gpusage_hooks.errors import DeviceError, GpuUsageError, GraphError
 from gpusage_hooks.types import Cluster, Code, DecisionRequest, Submitter
 
-COLUMNS = (
-    tables.Column("share", is_left=True),
-    tables.Column("costs alone"),
-    tables.Column("beside partners"),
-    tables.Column("verdict", is_left=True),
-)
+COLUMNS = tables.columns("share", "costs alone", "beside partners", "verdict", left=("verdict",))
 COSTS_NOTE = "Costs: how much longer a step takes than on the undivided GPU; in parentheses: the ends for 9 of 10 runs."
 SCHEMA = "gpusage.validate/1"
 _OUTSIDE = "it may run outside the partitions that 'enforce_in' of gpusage.toml names, so it is observed only"

@@ -24,6 +24,8 @@ from gpusage.predictors.known import (
     first_known,
     implausible_step_time,
     is_same_batch_size,
+    of_all_processes,
+    of_one_process,
     share_notes,
     throughput,
 )
@@ -219,6 +221,10 @@ class Predictor:
                 f"got batch={workload.batch_size}. {DYNAMIC_BATCH}."
             )
             raise GraphError(message)
+        if workload.processes > 1:
+            of_one = [of_one_process(each, workload.processes) for each in known]
+            rows = zip(self._needs(graph, replace(workload, processes=1), gpus, of_one), known, gpus, strict=True)
+            return tuple(of_all_processes(need, workload, of_gpu, gpu) for need, of_gpu, gpu in rows)
         needs = tuple(require_answer("predict_needs", self.hooks.predict_needs(graph, workload, gpus, known)))
 
         # The price of a slice is against the GPU that it is cut from. It costs no more than one that has no more of
@@ -249,7 +255,12 @@ class Predictor:
         known: Sequence[ObservedFigures],
     ) -> tuple[tuple[Price, ...], ...]:
         # Each share comes twice: alone, with the bandwidth of the whole GPU, and beside partners, with its part of it.
-        parts = [(*shares_alone_of(gpu, percents), *shares_of(gpu, percents)) for gpu in gpus]
+        # Each of several processes is priced on its part of the share.
+        alike = workload.processes
+        each = [max(percent // alike, 1) if percent < WHOLE_PERCENT else percent for percent in percents]
+        if alike > 1:
+            known, workload = [of_one_process(of_gpu, alike) for of_gpu in known], replace(workload, processes=1)
+        parts = [(*shares_alone_of(gpu, each), *shares_of(gpu, each)) for gpu in gpus]
         answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, gpus, parts, known))
         count = len(percents)
         prices = [

@@ -152,9 +152,10 @@ def serving_of(server: Server) -> Serving:
     # keys and values fill the rest of the memory that the server reserves.
     tokens = server.batched_tokens or decoding.prompt_tokens
     reserved_bytes = (reserved_share(workload) or RESERVED_SHARE) * gpu.memory_bytes
-    free_bytes = reserved_bytes - server.resident_bytes(tokens) - decoding.read_bytes * decoding.prompt_tokens
+    resident_bytes = server.resident_bytes(tokens)
+    free_bytes = reserved_bytes - resident_bytes - decoding.read_bytes * decoding.prompt_tokens
     # At worst the server keeps room for its usual pass, and its graphs; at best it has a small context.
-    least = server.resident_bytes(server.batched_tokens or max(tokens, USUAL_TOKENS)) - server.resident_bytes(tokens)
+    least = server.resident_bytes(server.batched_tokens or max(tokens, USUAL_TOKENS)) - resident_bytes
     most = max(context_of(gpu).value - SERVER_CONTEXT_BYTES, 0.0)
     block_bytes = BLOCK_TOKENS * decoding.kv_cache_bytes
     ends = (free_bytes - least - SERVER_GRAPHS_BYTES, free_bytes, free_bytes + most)

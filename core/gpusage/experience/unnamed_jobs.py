@@ -131,12 +131,9 @@ def gpu_need(known: ObservedFigures, gpu: Gpu) -> GpuNeed | None:
 
 def share_prices(need: GpuNeed, percents: Sequence[int]) -> tuple[Price, ...]:
     """Return the prices of shares of *percents* for a job of *need* alone on the GPU."""
-    prices = []
+    prices, busy = [], need.gpu_utilization
     for share_percent in percents:
-        low, value, high = (
-            largest_slowdown(utilization, share_percent)
-            for utilization in (need.gpu_utilization.low, need.gpu_utilization.value, need.gpu_utilization.high)
-        )
+        low, value, high = (largest_slowdown(end, share_percent) for end in (busy.low, busy.value, busy.high))
         slowdown = Interval(value=value, low=low, high=high)
         prices.append(Price(gpu=need.gpu, share_percent=share_percent, slowdown=slowdown))
 

@@ -78,6 +78,22 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
     return None
 
 
+def read_card(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
+    """Return the graph of the model called *source*, of which gpusage has a card; ``None`` of any other.
+
+    No file but our own is opened for it, and no library imported: gpusaged calls this with what users write.
+
+    Raises:
+        GraphError: A model of images has no such shape.
+    """
+    library, _, name = source.partition(":")
+    if library not in LIBRARIES:
+        return None
+    from gpusage.graphs.named import huggingface, image_libraries
+
+    return huggingface.read_card(name, shape) if library == "hf" else image_libraries.read_card(library, name, shape)
+
+
 def _refuse_near_miss(source: str) -> None:
     """Reject a file of weights, a file of another program's format, and a model's name without its library.
 

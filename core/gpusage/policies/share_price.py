@@ -112,11 +112,12 @@ class Offer:
 
         It is what the job needs where a program sees its part as the whole GPU, of which an engine takes its own part,
         and a run that fails for want of memory is repeated unseen. Else it is what the job likely takes of a free GPU.
+        A container that may start several processes needs it for each.
         """
         need, is_walled = self.candidate.need, self.is_slice or self.candidate.pool.limited_by == "wall"
         if is_walled and self.request.repeatable:
-            return need.share_memory_bytes / (need.memory_share or 1.0)
-        return need.certain_memory_bytes
+            return need.share_memory_bytes / (need.memory_share or 1.0) * self.request.process_count
+        return need.certain_memory_bytes * self.request.process_count
 
     @property
     def cap_bytes(self) -> int:
@@ -275,7 +276,9 @@ def trouble(offer: Offer, within: Limits) -> str:
             whose = f"{need.memory_share:g} of {whose}"
         elif offer.has_memory(most_bytes):
             verb, most_bytes = "take", offer.needed_bytes
-        return f"may {verb} up to {gib(most_bytes)}, more than {whose} memory"
+        count = offer.request.process_count
+        hint = f", with {count} processes in a container: write processes=1 if it has one" if count > 1 else ""
+        return f"may {verb} up to {gib(most_bytes)}, more than {whose} memory{hint}"
 
     if not slowdown.value <= within.expected:
         return f"would cost {percent(slowdown.value)}{company}, more than {percent(within.expected)}"

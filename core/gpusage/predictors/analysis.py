@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -181,8 +182,11 @@ class WorkloadAnalysis(StepWork):
         workload: Workload,
         blocks: Checkpoints | None = None,
         in_flight: FloatArray | float = 1.0,
+        *,
+        has_narrow_cache: bool = False,
     ) -> None:
         super().__init__(_cache_of(graph).structures, workload, blocks)
+        self.has_narrow_cache = has_narrow_cache
         self.in_flight = in_flight
         self.first_stage: WorkloadAnalysis | None = None
         self.whole = self.graph
@@ -217,7 +221,7 @@ class WorkloadAnalysis(StepWork):
 
     def on(self, gpus: Sequence[Gpu]) -> GpuAnalysis:
         """Return what the workload needs on *gpus*, which are compared by identity and stay alive with the result."""
-        return self._on_gpus.find(tuple(map(id, gpus)), lambda: GpuAnalysis(self, gpus))
+        return self._on_gpus.find(tuple(map(id, gpus)), partial(GpuAnalysis, self, gpus))
 
     def timing(self, gpus: Sequence[Gpu]) -> Timing:
         """Return the seconds of one step on *gpus*, and what they are made of."""
@@ -276,17 +280,15 @@ def analyze(graph: ModelGraph, workload: Workload, *, has_narrow_cache: bool = F
         has_narrow_cache: Whether a number in its cache of keys and values has 1 byte, whatever its precision.
     """
     key = (pretrained(), step_settings_of(workload), has_narrow_cache)
-    analysis = _cache_of(graph).analyses.find(key, lambda: _analysis(graph, workload))
-    analysis.has_narrow_cache = has_narrow_cache
-    return analysis
+    return _cache_of(graph).analyses.find(key, partial(_analysis, graph, workload, has_narrow_cache=has_narrow_cache))
 
 
-def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
+def _analysis(graph: ModelGraph, workload: Workload, *, has_narrow_cache: bool) -> WorkloadAnalysis:
     if workload.lora is not None:
         graph = with_adapters(graph, workload.lora)
         workload = replace(workload, trainable=graph.trainable)
     if workload.pipeline == 1:
-        return WorkloadAnalysis(graph, workload)
+        return WorkloadAnalysis(graph, workload, has_narrow_cache=has_narrow_cache)
 
     # Layers are found by their shapes alone. Of a pipeline, the last stage takes longest, and the first may be fullest.
     undivided = WorkloadAnalysis(graph, Workload(batch_size=workload.batch_size)).lowering

@@ -189,19 +189,49 @@ class ColocationParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SlowdownRule:
-    """See `gpusage.predictors.sharing.slowdown.SlowdownDeviations`, whose fields have the names of the first three.
+class HostUncertainty:
+    """What is expected of a host, and how little is known of it and of the GPU.
 
     Attributes:
-        host: The fields of `gpusage.predictors.sharing.host.HostUncertainty`.
+        launch_s: The host's time for each kernel.
+        host: Standard deviation of the logarithm of the host's time.
+        own: The same of the GPU's own time, of which the expected one is predicted.
+    """
+
+    launch_s: float
+    host: float
+    own: float
+
+
+BusyShareEvidence = Literal["graph", "step_time", "utilization"]
+"""Where the part of the step that the GPU works comes from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlowdownRule:
+    """How far 90 % of the truths lie from the point, each on a logarithmic scale, and the rule of the point.
+
+    Attributes:
+        growth: Of the growth of the GPU's time, as a part of its logarithm.
+        noise: Of any measured ratio.
+        working: Of the part of the step that the GPU works, downwards and upwards, by its source.
+        host: How a known step time is weighed between the host and the GPU.
         filling_blocks: As in `gpusage.predictors.sharing.slowdown.growths_with`.
     """
 
     growth: float
     noise: float
-    working: Mapping[Literal["graph", "step_time", "utilization"], Vector]
-    host: Mapping[Literal["launch_s", "host", "own"], float]
+    working: Mapping[BusyShareEvidence, Vector]
+    host: HostUncertainty
     filling_blocks: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerExponents:
+    """A job's own time grows by this power of the number of jobs on its GPU, average or bad ones."""
+
+    average: float
+    bad: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -211,12 +241,12 @@ class SlowdownParameters:
     Attributes:
         eager: Of kernels that PyTorch launches one by one.
         proportional: Of all others, which no row of the fit is of.
-        partners: The fields of `gpusage.predictors.sharing.colocation.PartnerExponents`.
+        partners: What the others on the GPU add.
     """
 
     eager: SlowdownRule
     proportional: SlowdownRule
-    partners: Mapping[Literal["average", "bad"], float]
+    partners: PartnerExponents
 
 
 Parameters = StepTimeParameters | MemoryParameters | ActivityParameters | ColocationParameters | SlowdownParameters
@@ -275,8 +305,11 @@ class Pretrained:
     def slowdown(self) -> SlowdownParameters:
         """What a share costs: when a kernel fills a GPU, what is expected of hosts, and the intervals' widths."""
         values = self._parameters("slowdown")
-        rules = {name: _decode(SlowdownRule, values[name]) for name in ("eager", "proportional")}
-        return _decode(SlowdownParameters, values, **rules)
+        rules = {
+            name: _decode(SlowdownRule, values[name], host=_decode(HostUncertainty, values[name]["host"]))
+            for name in ("eager", "proportional")
+        }
+        return _decode(SlowdownParameters, values, **rules, partners=_decode(PartnerExponents, values["partners"]))
 
     def _parameters(self, name: str) -> Mapping[str, Any]:
         parameters = self._document(name)["parameters"]

@@ -50,18 +50,6 @@ NO_CACHE_NOTE = (
 FROZEN_NOTE = "Frozen weights count with {}. If the model is loaded in {}, write precision={}."
 
 
-def extrapolation_warnings(card: Card, graph: ModelGraph, lowering: Lowering, workload: Workload) -> tuple[str, ...]:
-    """Return one sentence for each reason not to trust the figures of *workload* as usual, whatever the GPU.
-
-    Args:
-        card: Of the artifact ``step_time``.
-        graph: The model.
-        lowering: Of *graph* under *workload*.
-        workload: How it is run.
-    """
-    return (*_model_warnings(graph, card), *_run_warnings(graph, lowering, workload, card))
-
-
 def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
     """Return one sentence for each thing that *workload* leaves open."""
     if workload.mode == "infer" and workload.generate is None and is_language_model(graph):
@@ -132,7 +120,15 @@ def work_shares(lowering: Lowering, known: Collection[str] = ()) -> dict[str, fl
     return dict(shares)
 
 
-def _model_warnings(graph: ModelGraph, card: Card) -> Iterator[str]:
+def extrapolation_warnings(card: Card, graph: ModelGraph, lowering: Lowering, workload: Workload) -> Iterator[str]:
+    """Yield one sentence for each reason not to trust the figures of *workload* as usual, whatever the GPU.
+
+    Args:
+        card: Of the artifact ``step_time``.
+        graph: The model.
+        lowering: Of *graph* under *workload*.
+        workload: How it is run.
+    """
     if graph.unknown_op_types:
         yield f"Operators unknown to the predictors: {_list_reasons(dict(graph.unknown_op_types))}."
     if not graph.nodes:
@@ -144,6 +140,7 @@ def _model_warnings(graph: ModelGraph, card: Card) -> Iterator[str]:
     if (most := _upper_limit(card, "parameter_count")) < graph.parameter_count:
         own, largest = (f"{count / 1e6:,.0f} million" for count in (graph.parameter_count, most))
         yield f"The model has {own} parameters; no measured one has more than {largest}."
+    yield from _run_warnings(graph, lowering, workload, card)
 
 
 def _run_warnings(graph: ModelGraph, lowering: Lowering, workload: Workload, card: Card) -> Iterator[str]:

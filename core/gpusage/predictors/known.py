@@ -18,7 +18,7 @@ from dataclasses import replace
 from math import prod
 
 from gpusage.devices.precisions import FLOAT_BYTES, HALF
-from gpusage.predictors.intervals import exact_interval, speedup
+from gpusage.predictors.intervals import at_least, clip_to_one, exact_interval, product, scaled, speedup
 from gpusage_hooks import hookimpl
 from gpusage_hooks.job_keys import QUANTISED
 from gpusage_hooks.types import (
@@ -143,11 +143,40 @@ def apply_known_figures(
 
 
 def throughput(workload: Workload, step_time_s: Interval) -> Interval:
-    """Return samples per second."""
-    return Interval(
-        value=workload.batch_size / step_time_s.value,
-        low=workload.batch_size / step_time_s.high,
-        high=workload.batch_size / step_time_s.low,
+    """Return samples per second, of all processes."""
+    samples, step_s = workload.batch_size * workload.processes, step_time_s
+    return Interval(value=samples / step_s.value, low=samples / step_s.high, high=samples / step_s.low)
+
+
+def of_one_process(known: ObservedFigures, count: int) -> ObservedFigures:
+    """Return what is *known* of *count* equal processes together as the part of each; their step is the same."""
+    figures = {name: getattr(known, name) for name in ("gpu_utilization", "memory_bytes")}
+    parts = {name: one and replace(one, interval=scaled(one.interval, 1 / count)) for name, one in figures.items()}
+    return replace(known, **parts)
+
+
+def of_all_processes(one: GpuNeed, workload: Workload, known: ObservedFigures, gpu: Gpu) -> GpuNeed:
+    """Return the need of all processes of *workload* on *gpu*, of which *one* is of each: memory and work add up.
+
+    Where they have more work in a step than the GPU has time, their steps take as much longer, unless they are *known*.
+    """
+    count = workload.processes
+    work, required = scaled(one.gpu_utilization, count), scaled(one.required_bytes, count)
+    longer = at_least(exact_interval(1.0) if known.step_time_s else work, 1.0)
+    step_time_s = product(one.step_time_s, longer)
+    return replace(
+        one,
+        step_time_s=step_time_s,
+        memory_bytes=scaled(one.memory_bytes, count),
+        required_memory_bytes=required,
+        share_high_bytes=one.share_high_bytes and count * one.share_high_bytes,
+        gpu_utilization=clip_to_one(work),
+        sm_activity=_scale_activity(one.sm_activity, count),
+        dram_activity=_scale_activity(one.dram_activity, count),
+        throughput_samples_per_s=throughput(workload, step_time_s),
+        fits=required.high <= gpu.memory_bytes,
+        slowdown=product(one.slowdown, longer) if gpu.parent_gpu else one.slowdown,
+        notes=(*one.notes, f"All figures but the step time are of {count} processes together, each with the model."),
     )
 
 

@@ -67,7 +67,8 @@ class StepWork:
         graph: The model, or the stage of a pipeline.
         workload: How it is run.
         pretrained: The artifacts that answer.
-        has_narrow_cache: Whether a number in the cache of keys and values has 1 byte, whatever the precision.
+        has_narrow_cache: Whether a number in the cache of keys and values has 1 byte, whatever the precision; training
+            and stages of a pipeline have no such cache.
     """
 
     def __init__(self, structures: ModelStructures, workload: Workload, blocks: Checkpoints | None = None) -> None:

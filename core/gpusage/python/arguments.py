@@ -68,6 +68,7 @@ class Run(TypedDict, total=False):
         layout: ``channels_first``, or ``channels_last`` for images whose channels lie side by side.
         engine: Inference: what runs the model, ``eager``, ``compile``, ``vllm``, ``tensorrt-llm`` or ``tensorrt``.
         memory_share: Inference: of the memory that it sees that the engine is told to take.
+        processes: That run the model on the GPU at a time; all figures but the step time are of all of them.
     """
 
     batch_size: int
@@ -92,6 +93,7 @@ class Run(TypedDict, total=False):
     layout: Layout
     engine: Engine
     memory_share: float | None
+    processes: int
 
 
 def parameters() -> Iterator[Parameter]:

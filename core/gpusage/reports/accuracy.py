@@ -13,9 +13,10 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from gpusage.experience.runs import Run, model_runs
+from gpusage.experience.runs import model_runs
 from gpusage.experience.trust import PARTNERS, TIMING, history_checks, promise_held
 from gpusage.reports.amounts import had_share, was_share_withheld
+from gpusage.reports.joining import grouped
 from gpusage.store.annotation import UNNAMED
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Code, DecisionRecord, Interval
@@ -61,10 +62,7 @@ def runs_with_promise(observations: Sequence[Observation], least_s: float) -> It
     runs = [*model_runs(observations, least_s)]
 
     # A promise is checked against the other runs of the same job, the oldest first as `promise_held` expects.
-    jobs: dict[object, list[Run]] = defaultdict(list)
-    for _, run in sorted(runs, key=lambda pair: pair[1].ended_at_s):
-        jobs[run.job].append(run)
-
+    jobs = grouped((run.job, run) for _, run in sorted(runs, key=lambda pair: pair[1].ended_at_s))
     for observed, run in runs:
         if run.promised_slowdown is not None:
             yield observed, promise_held(run, jobs[run.job])
@@ -91,9 +89,9 @@ class PredictionAccuracy:
     gpu: str
     figure: Figure
     run_count: int
-    ratio: float
-    ratio_low: float
-    ratio_high: float
+    ratio: float = 0.0
+    ratio_low: float = 0.0
+    ratio_high: float = 0.0
     inside_count: int
     interval_count: int
     ratios: Mapping[str, int] = field(default_factory=dict)
@@ -134,9 +132,6 @@ def _accuracy(key: tuple[str, str, Figure], ratios: Sequence[float], inside: Seq
         gpu=gpu,
         figure=figure,
         run_count=len(ratios),
-        ratio=0.0,
-        ratio_low=0.0,
-        ratio_high=0.0,
         inside_count=sum(inside),
         interval_count=len(inside),
         ratios=Counter(f"{ratio:.4g}" for ratio in ratios),

@@ -12,24 +12,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S
+from gpusage.reports import joining, sharing
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.freed import STAY, freed_by
 from gpusage.reports.jobs import count_jobs, is_on_several_nodes, runs_by_job
-from gpusage.reports.joining import joined as joined_parts
-from gpusage.reports.sharing import (
-    GpuLookup,
-    PossibleShare,
-    PossibleShares,
-    count_possible_shares,
-    no_gpu,
-    possible_share,
-)
+from gpusage.reports.sharing import GpuLookup
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import SharingRules
 from gpusage_hooks.units import HOUR_S
@@ -51,7 +44,7 @@ class ReportRules:
 
     least_sampled_s: float = LEAST_SAMPLED_S
     sharing: SharingRules = field(default_factory=SharingRules)
-    find_gpu: GpuLookup = no_gpu
+    find_gpu: GpuLookup = lambda _: None
     smallest_shares: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -71,7 +64,7 @@ class GroupTally:
     name: str
     job_count: int
     hours: Amounts
-    possible: PossibleShares | None
+    possible: sharing.PossibleShares | None
 
     @property
     def rank(self) -> tuple[float, str]:
@@ -107,24 +100,27 @@ NAMES: Mapping[Dimension, Callable[[Observation], str]] = MappingProxyType(
 class _Run:
     observed: Observation
     hours: Amounts
-    share: PossibleShare | None
+    share: sharing.PossibleShare | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     """GPU hours by each of `NAMES`, the group with the most booked hours first.
 
     Attributes:
         all_jobs: GPU hours of all jobs.
         unseen: GPU hours of runs that nobody sampled.
         stays: Where and when the possible shares ran, as `STAY`, by the names of their groups as JSON. They free
-            something beside each other only, so what they free is known once all are together: see `with_freed`.
+            something beside each other only, so what they free is known once all are together: see `with_freed`, after
+            which this is empty.
     """
 
     groups: Mapping[Dimension, tuple[GroupTally, ...]]
     all_jobs: GroupTally
     unseen: GroupTally
     stays: Mapping[str, bytes]
+
+
+Sums = TypeVar("Sums", bound=Breakdown)
 
 
 def break_down(observations: Iterable[Observation], rules: ReportRules) -> Breakdown:
@@ -137,14 +133,12 @@ def break_down(observations: Iterable[Observation], rules: ReportRules) -> Break
             share = None
             if may_share:
                 limits = (rules.least_sampled_s, rules.smallest_shares)
-                share = possible_share(each, rules.sharing, rules.find_gpu, *limits)
+                share = sharing.possible_share(each, rules.sharing, rules.find_gpu, *limits)
             runs.append(_Run(observed=each, hours=amounts_of(each, rules.least_sampled_s), share=share))
 
     groups: dict[Dimension, tuple[GroupTally, ...]] = {}
     for dimension, name_of in NAMES.items():
-        members: dict[str, list[_Run]] = defaultdict(list)
-        for run in runs:
-            members[name_of(run.observed)].append(run)
+        members = joining.grouped((name_of(run.observed), run) for run in runs)
         tallies = (_tally(name, of_group) for name, of_group in members.items())
         groups[dimension] = tuple(sorted(tallies, key=lambda group: group.rank))
 
@@ -164,7 +158,7 @@ def break_down(observations: Iterable[Observation], rules: ReportRules) -> Break
     )
 
 
-def with_freed(sums: Breakdown) -> Breakdown:
+def with_freed(sums: Sums) -> Sums:
     """Return *sums* of a whole period with what the shares would have freed, by a replay of when they ran."""
     stays = {tuple[str, ...](msgspec.json.decode(key)): packed for key, packed in sums.stays.items()}
     freed_s: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -179,7 +173,8 @@ def with_freed(sums: Breakdown) -> Breakdown:
         low, high = (each_s / HOUR_S for each_s in freed_s[dimension, name])
         return replace(group, possible=replace(group.possible, freed_hours=low, most_freed_hours=high))
 
-    return Breakdown(
+    return msgspec.structs.replace(
+        sums,
         groups={
             dimension: tuple(freed(dimension, each, each.name) for each in groups)
             for dimension, groups in sums.groups.items()
@@ -196,7 +191,7 @@ def joined(groups: Sequence[GroupTally]) -> GroupTally:
         name="",
         job_count=sum(group.job_count for group in groups),
         hours=total(group.hours for group in groups),
-        possible=joined_parts([None, *(group.possible for group in groups)]),
+        possible=joining.joined([None, *(group.possible for group in groups)]),
     )
 
 
@@ -206,5 +201,5 @@ def _tally(name: str, runs: Sequence[_Run]) -> GroupTally:
         name=name,
         job_count=count_jobs(run.observed for run in runs),
         hours=total(run.hours for run in runs),
-        possible=count_possible_shares((run.observed, run.hours.booked, run.share) for run in runs if run.share),
+        possible=sharing.count_possible_shares((run.observed, run.share) for run in runs if run.share),
     )

@@ -8,13 +8,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
 from gpusage.experience.finished_jobs import is_of_another_node, is_same_run, own_utilization
 from gpusage.reports.amounts import gpu_count
+from gpusage.reports.joining import grouped
 from gpusage.store.rows import Observation, is_record_of
 from gpusage_hooks.types import DecisionRecord, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -25,10 +25,7 @@ FindRecord = Callable[[str], DecisionRecord | None]
 
 def runs_by_job(observations: Iterable[Observation]) -> Collection[Sequence[Observation]]:
     """Return the runs of each job, in the order of *observations*."""
-    jobs: dict[tuple[str, str], list[Observation]] = defaultdict(list)
-    for each in observations:
-        jobs[each.usage.manager, each.usage.job_id].append(each)
-    return jobs.values()
+    return grouped(((each.usage.manager, each.usage.job_id), each) for each in observations).values()
 
 
 def is_on_several_nodes(runs: Sequence[Observation]) -> bool:
@@ -62,9 +59,7 @@ def with_accounting(
         accounted: Rows of the managers' accounting of the same period.
         find_record: Finds the decision of a job that no node sampled.
     """
-    runs: dict[tuple[str, str], list[Usage]] = defaultdict(list)
-    for usage in accounted:
-        runs[usage.manager, usage.job_id].append(usage)
+    runs = grouped(((usage.manager, usage.job_id), usage) for usage in accounted)
     seen: dict[Usage, list[Observation]] = {usage: [] for of_job in runs.values() for usage in of_job}
 
     every = []

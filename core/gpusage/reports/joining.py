@@ -9,13 +9,22 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 Part = TypeVar("Part")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Return the values of *pairs* by their keys, both in their order."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def joined(parts: Sequence[Part]) -> Part:
@@ -33,12 +42,9 @@ def _joined(parts: list[Any]) -> Any:
     if kind is bytes:
         return b"".join(parts)
     if issubclass(kind, Mapping):
-        members: dict[Any, list[Any]] = defaultdict(list)
-        for part in parts:
-            for key, value in part.items():
-                members[key].append(value)
-        return {key: _joined(values) for key, values in members.items()}
-
+        return {
+            key: _joined(values) for key, values in grouped(pair for part in parts for pair in part.items()).items()
+        }
     if kind is tuple:
         return _joined_table([row for table in parts for row in table])
     if hasattr(kind, "joined"):
@@ -53,9 +59,7 @@ def _joined(parts: list[Any]) -> Any:
 def _joined_table(rows: list[Any]) -> tuple[Any, ...]:
     if not rows or not hasattr(rows[0], "KEY"):
         return tuple(dict.fromkeys(rows))
-    members: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
-    for row in rows:
-        members[tuple(getattr(row, name) for name in row.KEY)].append(row)
+    members = grouped((tuple(getattr(row, name) for name in row.KEY), row) for row in rows)
     rows = [_joined(members[key]) for key in sorted(members)]
     ranked = sorted(rows, key=lambda row: getattr(row, "rank", 0))
     return tuple(ranked[: getattr(rows[0], "MOST", None)])

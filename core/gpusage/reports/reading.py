@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,7 +22,7 @@ from gpusage.devices.catalogue import Catalogue
 from gpusage.plugins.loading import installed_managers
 from gpusage.reports.breakdown import USUAL_RULES, ReportRules
 from gpusage.reports.jobs import with_accounting
-from gpusage.reports.joining import joined
+from gpusage.reports.joining import grouped, joined
 from gpusage.reports.report import Report, part_of
 from gpusage.reports.summary import PartitionTally
 from gpusage.settings.configuration import Configuration
@@ -113,10 +112,8 @@ class Reader:
         """Return the same from the runs themselves, and how many rows were read for it at most at a time."""
         jobs = self.store.runs_between(since_s - EDGE_S, until_s + EDGE_S, self.user)
         accounted, troubles = self.accounting(since_s - EDGE_S, until_s + EDGE_S)
-        books: dict[tuple[str, str], list[Usage]] = defaultdict(list)
-        for usage in accounted:
-            if self.user in ("", usage.user):
-                books[usage.manager, usage.job_id].append(usage)
+        own = (usage for usage in accounted if self.user in ("", usage.user))
+        books = grouped(((usage.manager, usage.job_id), usage) for usage in own)
 
         def parts() -> Iterator[Report]:
             for records in self.store.between(since_s, until_s, self.origins):

@@ -8,64 +8,16 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from gpusage.reports.accuracy import (
-    PredictionAccuracy,
-    Promises,
-    UnnamedJobs,
-    count_promises,
-    count_unnamed_jobs,
-    prediction_accuracy,
-    runs_with_promise,
-    with_quartiles,
-)
+from gpusage.reports import accuracy, summary, tallies, verdicts
 from gpusage.reports.amounts import Amounts, Currency, Rates, total
-from gpusage.reports.breakdown import (
-    USUAL_RULES,
-    Breakdown,
-    Dimension,
-    GroupTally,
-    ReportRules,
-    break_down,
-    with_freed,
-)
-from gpusage.reports.summary import (
-    HurtJob,
-    IdleJobs,
-    PartitionTally,
-    ShareCosts,
-    WeekTally,
-    hurt_jobs,
-    idle_jobs,
-    share_costs,
-    tally_partitions,
-    tally_weeks,
-)
-from gpusage.reports.tallies import (
-    DecisionTally,
-    GpuTally,
-    PeriodTotals,
-    ReasonTally,
-    count_decisions,
-    count_reasons,
-    period_totals,
-    tally_gpus,
-)
-from gpusage.reports.verdicts import (
-    WORST_COUNT,
-    HardlyUsed,
-    WaitingUser,
-    Wasted,
-    hardly_used_jobs,
-    most_idle_jobs,
-    waiting_users,
-)
+from gpusage.reports.breakdown import USUAL_RULES, Breakdown, ReportRules, break_down, with_freed
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import DecisionRecord
 
 MOST_REASONS = 12
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(Breakdown, frozen=True, kw_only=True):
     """Decisions and usage from *since_s* to *until_s*, seconds since 1970.
 
     Attributes:
@@ -76,16 +28,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         promises_enforced: Promises to jobs with a share.
         promises_withheld: Promises to jobs that would have had a share in mode ``enforce``.
         unnamed: Counts of jobs that name no model.
-        groups: GPU hours by user, account, partition and model.
-        all_jobs: GPU hours of all jobs.
-        unseen: GPU hours of runs that nobody sampled.
         totals: Totals of this period.
         previous: Totals of the previous period; ``None`` where the store has nothing of it.
         hardly_used: Jobs that held whole GPUs and hardly used them.
         waiting: Users whose jobs wait for their hosts.
         if_shared_count: Decisions on jobs for which a share would have been enough, had their GPUs been shared.
         unaccounted: Sentences on accounting that could not be read.
-        stays: As in `Breakdown`; empty in a finished report.
         weeks: GPU hours by week.
         hurt: Jobs whose shares broke their promises, or would have.
         partitions: What the jobs of each partition show of withheld shares.
@@ -97,37 +45,33 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         enforce_in: As in `Configuration`.
     """
 
-    since_s: float
-    until_s: float
-    previous_since_s: float
-    user: str
-    decisions: tuple[DecisionTally, ...]
-    reasons: tuple[ReasonTally, ...]
+    since_s: float = 0.0
+    until_s: float = 0.0
+    previous_since_s: float = 0.0
+    user: str = ""
+    decisions: tuple[tallies.DecisionTally, ...]
+    reasons: tuple[tallies.ReasonTally, ...]
     run_count: int
     hours: Amounts
-    money: Amounts | None
-    gpus: tuple[GpuTally, ...]
-    worst: tuple[Wasted, ...]
-    trueness: tuple[PredictionAccuracy, ...]
-    promises_enforced: Promises
-    promises_withheld: Promises
-    unnamed: UnnamedJobs
-    groups: Mapping[Dimension, tuple[GroupTally, ...]]
-    all_jobs: GroupTally
-    unseen: GroupTally
-    totals: PeriodTotals
-    previous: PeriodTotals | None
-    hardly_used: HardlyUsed
-    waiting: tuple[WaitingUser, ...]
+    money: Amounts | None = None
+    gpus: tuple[tallies.GpuTally, ...]
+    worst: tuple[verdicts.Wasted, ...]
+    trueness: tuple[accuracy.PredictionAccuracy, ...]
+    promises_enforced: accuracy.Promises
+    promises_withheld: accuracy.Promises
+    unnamed: accuracy.UnnamedJobs
+    totals: tallies.PeriodTotals
+    previous: tallies.PeriodTotals | None = None
+    hardly_used: verdicts.HardlyUsed
+    waiting: tuple[verdicts.WaitingUser, ...]
     currency: Currency | None = None
     if_shared_count: int = 0
     unaccounted: tuple[str, ...] = ()
-    stays: Mapping[str, bytes] = msgspec.field(default_factory=dict)
-    weeks: tuple[WeekTally, ...] = ()
-    hurt: tuple[HurtJob, ...] = ()
-    partitions: tuple[PartitionTally, ...] = ()
-    costs: ShareCosts = ShareCosts()
-    idle: IdleJobs = IdleJobs()
+    weeks: tuple[summary.WeekTally, ...] = ()
+    hurt: tuple[summary.HurtJob, ...] = ()
+    partitions: tuple[summary.PartitionTally, ...] = ()
+    costs: summary.ShareCosts = summary.ShareCosts()
+    idle: summary.IdleJobs = summary.IdleJobs()
     day_gpu_counts: Mapping[str, int] = msgspec.field(default_factory=dict)
     gpu_count: int = 0
     mode: str = ""
@@ -193,40 +137,30 @@ def part_of(records: Sequence[DecisionRecord], observations: Sequence[Observatio
         rules: As in `report_of`.
     """
     least_s = rules.least_sampled_s
-    gpus = tally_gpus(observations, least_s)
-    promised = [*runs_with_promise(observations, least_s)]
-    enforced, withheld = count_promises(promised)
-    sums = break_down(observations, rules)
+    gpus = tallies.tally_gpus(observations, least_s)
+    promised = [*accuracy.runs_with_promise(observations, least_s)]
+    enforced, withheld = accuracy.count_promises(promised)
     return Report(
-        since_s=0.0,
-        until_s=0.0,
-        previous_since_s=0.0,
-        user="",
-        decisions=count_decisions(records),
+        **msgspec.structs.asdict(break_down(observations, rules)),
+        decisions=tallies.count_decisions(records),
         if_shared_count=sum(bool(record.decision.if_shared) for record in records),
-        reasons=count_reasons(records),
+        reasons=tallies.count_reasons(records),
         run_count=len(observations),
         hours=total(each.hours for each in gpus),
-        money=None,
         gpus=gpus,
-        worst=most_idle_jobs(observations, least_s),
-        trueness=prediction_accuracy(observations, least_s),
+        worst=verdicts.most_idle_jobs(observations, least_s),
+        trueness=accuracy.prediction_accuracy(observations, least_s),
         promises_enforced=enforced,
         promises_withheld=withheld,
-        unnamed=count_unnamed_jobs(records, observations, least_s),
-        groups=sums.groups,
-        all_jobs=sums.all_jobs,
-        unseen=sums.unseen,
-        stays=sums.stays,
-        totals=period_totals(observations, enforced, least_s),
-        previous=None,
-        hardly_used=hardly_used_jobs(observations, least_s),
-        waiting=waiting_users(observations, least_s),
-        weeks=tally_weeks(observations, least_s),
-        hurt=hurt_jobs(promised, least_s),
-        partitions=tally_partitions(observations, promised),
-        costs=share_costs(observations),
-        idle=idle_jobs(observations),
+        unnamed=accuracy.count_unnamed_jobs(records, observations, least_s),
+        totals=tallies.period_totals(observations, enforced, least_s),
+        hardly_used=verdicts.hardly_used_jobs(observations, least_s),
+        waiting=verdicts.waiting_users(observations, least_s),
+        weeks=summary.tally_weeks(observations, least_s),
+        hurt=summary.hurt_jobs(promised, least_s),
+        partitions=summary.tally_partitions(observations, promised),
+        costs=summary.share_costs(observations),
+        idle=summary.idle_jobs(observations),
     )
 
 
@@ -247,13 +181,12 @@ def finished(part: Report, before: Report | None, rates: Rates, period: Period) 
     )
     # Without any price there is no sum, not a sum of 0.
     priced = [each.money for each in gpus if each.money is not None]
-    sums = with_freed(Breakdown(groups=part.groups, all_jobs=part.all_jobs, unseen=part.unseen, stays=part.stays))
     totals, previous = (
         replace(each.totals, user_count=len(each.groups["user"])) if each is not None else None
         for each in (part, before)
     )
     return msgspec.structs.replace(
-        part,
+        with_freed(part),
         since_s=period.since_s,
         until_s=period.until_s,
         previous_since_s=period.previous_since_s,
@@ -262,12 +195,8 @@ def finished(part: Report, before: Report | None, rates: Rates, period: Period) 
         money=total(priced) if priced else None,
         currency=rates.currency if priced else None,
         gpus=gpus,
-        trueness=tuple(replace(with_quartiles(each), ratios={}) for each in part.trueness),
-        groups=sums.groups,
-        all_jobs=sums.all_jobs,
-        unseen=sums.unseen,
-        stays=sums.stays,
+        trueness=tuple(replace(accuracy.with_quartiles(each), ratios={}) for each in part.trueness),
         totals=totals,
         previous=previous,
-        waiting=part.waiting[:WORST_COUNT],
+        waiting=part.waiting[: verdicts.WORST_COUNT],
     )

@@ -24,24 +24,11 @@ from gpusage.predictors.intervals import exact_interval
 from gpusage.reports.amounts import expected_slowdown, gpu_count, had_whole_gpus, was_share_withheld
 from gpusage.reports.jobs import count_jobs
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import (
-    Candidate,
-    Figure,
-    Gpu,
-    GpuPool,
-    GpuRequest,
-    ObservedFigures,
-    SharingRules,
-)
+from gpusage_hooks.types import Candidate, Figure, Gpu, GpuPool, GpuRequest, ObservedFigures, SharingRules
 from gpusage_hooks.units import WHOLE_PERCENT
 
 GpuLookup = Callable[[str], Gpu | None]
 """From the name of a GPU to its row of the catalogue."""
-
-
-def no_gpu(_: str) -> Gpu | None:
-    """Know no GPU."""
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +52,6 @@ class PossibleShares:
 
     Attributes:
         job_count: Jobs that could have shared.
-        booked_hours: GPU hours that these jobs booked.
         freed_hours: GPU hours that the shares would have freed, with one user's jobs on a GPU at a time.
         most_freed_hours: The same with any users' jobs.
         slowdown_low: Lowest slowdown of a run.
@@ -74,9 +60,8 @@ class PossibleShares:
     """
 
     job_count: int
-    booked_hours: float
-    freed_hours: float
-    most_freed_hours: float
+    freed_hours: float = 0.0
+    most_freed_hours: float = 0.0
     slowdown_low: float
     slowdown_high: float
     worst_slowdown: float
@@ -86,7 +71,6 @@ class PossibleShares:
         """Return the sum of *parts*, which have no job in common and are at least one."""
         return PossibleShares(
             job_count=sum(each.job_count for each in parts),
-            booked_hours=sum(each.booked_hours for each in parts),
             freed_hours=sum(each.freed_hours for each in parts),
             most_freed_hours=sum(each.most_freed_hours for each in parts),
             slowdown_low=min(each.slowdown_low for each in parts),
@@ -95,8 +79,8 @@ class PossibleShares:
         )
 
 
-def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleShare]]) -> PossibleShares | None:
-    """Return the sums of *shares*, each with its run and its booked hours; ``None`` without shares.
+def count_possible_shares(shares: Iterable[tuple[Observation, PossibleShare]]) -> PossibleShares | None:
+    """Return the sums of *shares*, each with its run; ``None`` without shares.
 
     What they free shows only beside all others of the period: see `gpusage.reports.freed`.
     """
@@ -104,15 +88,12 @@ def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleSha
     if not of_runs:
         return None
     # Hours are sums, as everywhere in a report; of prices a sum means nothing, so their range stands.
-    slowdowns = [share.slowdown for _, _, share in of_runs]
+    slowdowns = [share.slowdown for _, share in of_runs]
     return PossibleShares(
-        job_count=count_jobs(observed for observed, _, _ in of_runs),
-        booked_hours=sum(booked for _, booked, _ in of_runs),
-        freed_hours=0.0,
-        most_freed_hours=0.0,
+        job_count=count_jobs(observed for observed, _ in of_runs),
         slowdown_low=min(slowdowns),
         slowdown_high=max(slowdowns),
-        worst_slowdown=max(share.worst_slowdown for _, _, share in of_runs),
+        worst_slowdown=max(share.worst_slowdown for _, share in of_runs),
     )
 
 

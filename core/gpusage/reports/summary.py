@@ -25,6 +25,7 @@ from gpusage.reports.amounts import (
     was_share_withheld,
 )
 from gpusage.reports.jobs import count_jobs, runs_by_job
+from gpusage.reports.joining import grouped
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Usage
 from gpusage_hooks.units import DAY_S, HOUR_S
@@ -120,9 +121,7 @@ class IdleJobs:
 
 def tally_weeks(observations: Sequence[Observation], least_s: float) -> tuple[WeekTally, ...]:
     """Return the GPU hours of *observations* by the week in which they ended."""
-    members: dict[float, list[Observation]] = defaultdict(list)
-    for each in observations:
-        members[week_of(each.usage.ended_at_s)].append(each)
+    members = grouped((week_of(each.usage.ended_at_s), each) for each in observations)
     return tuple(
         WeekTally(since_s=since_s, job_count=count_jobs(runs), hours=total(amounts_of(run, least_s) for run in runs))
         for since_s, runs in sorted(members.items())
@@ -165,9 +164,7 @@ def tally_partitions(observations: Sequence[Observation], promised: Iterable[Pro
         if result == "broken":
             users[each.usage.partition][each.usage.user] += 1
 
-    members: dict[str, list[Observation]] = defaultdict(list)
-    for each in observations:
-        members[each.usage.partition].append(each)
+    members = grouped((each.usage.partition, each) for each in observations)
     return tuple(
         PartitionTally(partition=name, job_count=count_jobs(runs), checks=dict(checks[name]), users=dict(users[name]))
         for name, runs in sorted(members.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,6 +12,7 @@ from gpusage.experience.finished_jobs import was_gpu_shared
 from gpusage.reports.accuracy import Promises
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
 from gpusage.reports.jobs import count_jobs
+from gpusage.reports.joining import grouped
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Code, DecisionRecord
 
@@ -96,9 +97,7 @@ def count_reasons(records: Sequence[DecisionRecord]) -> tuple[ReasonTally, ...]:
 
 def tally_gpus(observations: Sequence[Observation], least_s: float) -> tuple[GpuTally, ...]:
     """Return the GPU hours of *observations* by GPU type, without money."""
-    by_gpu: dict[str, list[Amounts]] = defaultdict(list)
-    for each in observations:
-        by_gpu[each.usage.gpu].append(amounts_of(each, least_s))
+    by_gpu = grouped((each.usage.gpu, amounts_of(each, least_s)) for each in observations)
     return tuple(
         GpuTally(gpu=gpu, run_count=len(runs), hours=total(runs), money=None) for gpu, runs in sorted(by_gpu.items())
     )

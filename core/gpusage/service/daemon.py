@@ -116,19 +116,16 @@ async def _serve_on(
     recorder = Recorder(opened(), loop, state.snapshot.advisor.hooks)
     job_monitor = JobMonitor(state, opened)
     usage_collector = UsageCollector(state, opened, runs if metrics else None)
-    daily_reports = DailyReports(state, opened)
     request_handler = RequestHandler(recorder, job_monitor, loop)
     dispatcher = Dispatcher(state, request_handler, recorder, job_monitor, usage_collector)
     server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)
 
-    state.start()
-    recorder.start()
     learner = Learner(lambda: state.snapshot.configuration, state.set_learned)
-    learner.start()
-    request_handler.start()
-    job_monitor.start()
-    usage_collector.start()
-    daily_reports.start()
+    threads = (state, learner, request_handler, job_monitor, usage_collector, DailyReports(state, opened))
+
+    recorder.start()
+    for thread in threads:
+        thread.start()
     endpoint = open_endpoint(metrics, request_handler, recorder, job_monitor, runs)
 
     # The objects of today stay: the collector need not visit them while somebody waits.
@@ -149,12 +146,8 @@ async def _serve_on(
     await server.close()
 
     # Nobody asks any more; the recorder is last, because it has what the others decided.
-    request_handler.stop()
-    job_monitor.stop()
-    usage_collector.stop()
-    daily_reports.stop()
-    learner.stop()
-    state.stop()
+    for thread in reversed(threads):
+        thread.stop()
     await recorder.close()
 
 

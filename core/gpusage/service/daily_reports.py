@@ -17,10 +17,12 @@ from dataclasses import replace
 
 import msgspec
 
+from gpusage.decisions.advisor import Advisor
 from gpusage.reports.reading import Reader, read_accounting, rules_of
 from gpusage.service.learner import NEWEST_DECISIONS, SHARE_DAYS, smallest_shares
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.service.snapshots import State
+from gpusage.settings.configuration import Configuration
 from gpusage.store.decisions import DecisionStore
 from gpusage_hooks.units import DAY_S, HOUR_S
 
@@ -30,6 +32,16 @@ SETTLED_S = 6 * HOUR_S
 PATIENCE_S = 3 * DAY_S
 """How long a day waits for accounting that does not answer; many sites have none."""
 REST_S = 0.1
+
+
+def reader_of(store: DecisionStore, advisor: Advisor, configuration: Configuration) -> Reader:
+    """Return a reader of *store* by the site's rules and the smallest shares of the last week."""
+    lately = smallest_shares(store.latest(NEWEST_DECISIONS), time.time() - SHARE_DAYS * DAY_S)
+    return Reader(
+        store=store,
+        rules=replace(rules_of(configuration, advisor.catalogue), smallest_shares=lately),
+        accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
+    )
 
 
 class DailyReports(PeriodicTask):
@@ -56,13 +68,7 @@ class DailyReports(PeriodicTask):
             # At gpusaged's start no cluster was observed yet, and the learner has not read the store.
             if gpu_count:
                 store.note_gpu_count(now_s // DAY_S * DAY_S, gpu_count)
-            lately = smallest_shares(store.latest(NEWEST_DECISIONS), now_s - SHARE_DAYS * DAY_S)
-            reader = Reader(
-                store=store,
-                rules=replace(rules_of(configuration, advisor.catalogue), smallest_shares=lately),
-                accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
-                see=lambda _: self._stop.wait(REST_S),
-            )
+            reader = replace(reader_of(store, advisor, configuration), see=lambda _: self._stop.wait(REST_S))
             for day_s in store.missing_days(now_s - SETTLED_S, reader.form):
                 # Of an older day some runs are deleted already.
                 if day_s < now_s - keep_s or self._stop.is_set():

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from gpusage.boundary.printable_text import with_end
 from gpusage.decisions.outcome import Outcome
 from gpusage.graphs.card.text import decode_document, parse_document
+from gpusage.graphs.reader import read_card
 from gpusage.plugins.hooks import describe_error, sentence
 from gpusage.service.decision_cache import AccessRecordingMapping, DecisionCache, WeightedLruCache
 from gpusage.service.protocol import Response
@@ -223,11 +224,11 @@ class DecisionEngine:
         outcome = advisor.advise(job, cluster, self._graph)
         return replace(respond(outcome), reservation=None if job.dry_run else reservation_of(outcome, cluster))
 
-    def _graph(self, job: Job, _: ModelRequest) -> ModelGraph | None:
-        """Return the graph in *job*'s card; ``None`` where none came with it."""
+    def _graph(self, job: Job, request: ModelRequest) -> ModelGraph | None:
+        """Return the graph in *job*'s card, or in our own of a model's name; ``None`` where there is neither."""
         card = job.card
         if not card:
-            return None
+            return read_card(request.model, dict(request.workload.shape))
 
         graph = self._graphs.get(card)
         if graph is None:

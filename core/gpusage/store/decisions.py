@@ -22,6 +22,7 @@ from gpusage.store.rows import (
     UsageQuery,
     Values,
     among,
+    decision_insertions,
     decode_observations,
     decode_records,
     forget_days,
@@ -76,13 +77,13 @@ class DecisionStore(ABC):
         """Keep one decision; see `record_all`."""
         self.record_all((record,))
 
-    @abstractmethod
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*, all in one transaction.
 
         Raises:
             StoreError: None of them could be written.
         """
+        self._write_all("decisions", len(records), [*decision_insertions(self._schema, records)])
 
     def record_usage(self, usages: Sequence[Usage]) -> None:
         """Keep *usages*, all in one transaction; a row of the same run is replaced.

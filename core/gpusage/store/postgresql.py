@@ -13,23 +13,15 @@ from __future__ import annotations
 import getpass
 import os
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from gpusage.store.decisions import DecisionStore, StoreError
-from gpusage.store.rows import (
-    DECISION_COLUMNS,
-    Values,
-    decision_row,
-    deletion,
-    schema_version,
-    statements_since,
-)
+from gpusage.store.rows import Values, deletion, schema_version, statements_since
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import DecisionRecord
 
 PORT = 5432
 SOCKETS = "/var/run/postgresql"
@@ -38,7 +30,6 @@ SSL_MODES = ("disable", "prefer", "verify-full")
 Connection = Any
 """pg8000's, which has no types."""
 _TIMEOUT_S = 5.0
-_CHUNK_ROWS = 500
 # Of PostgreSQL's advisory locks; any number that no other program takes: "gpus" in ASCII.
 _LOCK = 0x67707573
 _ID = "id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
@@ -88,37 +79,15 @@ class PostgresqlStore(DecisionStore):
         self.reading_errors = (self._client.Error,)
         self.opening_errors = (self._client.Error, OSError, StoreError)
 
-    def record_all(self, records: Sequence[DecisionRecord]) -> None:
-        """Keep *records*; see `DecisionStore.record_all`."""
-        rows = list(map(decision_row, records))
-
-        def insert(connection: Connection) -> None:
-            for begin in range(0, len(rows), _CHUNK_ROWS):
-                chunk = rows[begin : begin + _CHUNK_ROWS]
-                # pg8000 has named parameters alone.
-                texts = {f"v{i}_{j}": _storable(value) for i, row in enumerate(chunk) for j, value in enumerate(row)}
-                places = [[f":v{i}_{j}" for j in range(len(DECISION_COLUMNS))] for i in range(len(chunk))]
-                marks = ", ".join(f"({', '.join(row)})" for row in places)
-                columns = ", ".join(DECISION_COLUMNS)
-                connection.run(f"INSERT INTO gpusage.decisions ({columns}) VALUES {marks}", **texts)  # noqa: S608 - ours
-
-        self._write("decisions", len(rows), insert)
-
     def _write_all(self, table: str, count: int, statements: Sequence[tuple[str, Values]]) -> None:
-        def insert(connection: Connection) -> None:
-            for statement, values in statements:
-                connection.run(statement, **{name: _storable(value) for name, value in values.items()})
-
-        self._write(table, count, insert)
-
-    def _write(self, table: str, count: int, insert: Callable[[Connection], None]) -> None:
-        """Write *count* rows by *insert*, once more where the connection turns out to be cut."""
+        """See `DecisionStore`; once more where the connection turns out to be cut."""
         # A new connection that fails at once is no matter of a restart.
         is_reused = self._connection is not None
         try:
             connection = self._open()
             connection.run("START TRANSACTION")
-            insert(connection)
+            for statement, values in statements:
+                connection.run(statement, **{name: _storable(value) for name, value in values.items()})
             if self._keep_days is not None:
                 statement, values = deletion(self._schema, table, keep_days=self._keep_days, new_count=count)
                 connection.run(statement, **values)
@@ -129,7 +98,7 @@ class PostgresqlStore(DecisionStore):
                 raise self._failure(error, "written") from error
 
             # The server was restarted meanwhile, or a firewall has forgotten the connection.
-            self._write(table, count, insert)
+            self._write_all(table, count, statements)
 
     def _rows(self, statement: str, values: Values) -> Sequence[Any]:
         try:

@@ -16,7 +16,7 @@ import logging
 import time
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TypeVar
@@ -55,11 +55,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE {schema}capacities ({id}, day_s DOUBLE PRECISION NOT NULL UNIQUE, gpu_count INTEGER NOT NULL)",
     ),
 )
+INSERTED_ROWS = 90
+"""Rows of one statement: this hands the interpreter over once, not once per row; the thread that answers runs on.
+SQLite before 3.32 takes 999 parameters, ten a row."""
 DECISION_COLUMNS = ("decided_at_s", "manager", "mode", "code", "origin", "model", "before", "after", "record", "number")
 USAGE_COLUMNS = ("number", "manager", "job_id", "owner", "started_at_s", "ended_at_s", "outcome", "record")
 Row = tuple[float, str, str, str, str, str | None, str, str, str, str]
 """Of a decision, by `DECISION_COLUMNS`."""
-Values = dict[str, float | str]
+Values = dict[str, float | str | None]
 """By the names of a statement's parameters."""
 Record = TypeVar("Record", DecisionRecord, Usage)
 
@@ -157,6 +160,16 @@ def decision_row(record: DecisionRecord) -> Row:
         encode_record(record),
         record.number,
     )
+
+
+def decision_insertions(schema: str, records: Sequence[DecisionRecord]) -> Iterator[tuple[str, Values]]:
+    """Yield statements that add *records*, `INSERTED_ROWS` each."""
+    rows, columns = list(map(decision_row, records)), ", ".join(DECISION_COLUMNS)
+    for begin in range(0, len(rows), INSERTED_ROWS):
+        chunk = rows[begin : begin + INSERTED_ROWS]
+        values = {f"v{i}_{j}": value for i, row in enumerate(chunk) for j, value in enumerate(row)}
+        marks = (", ".join(f":v{i}_{j}" for j in range(len(DECISION_COLUMNS))) for i in range(len(chunk)))
+        yield f"INSERT INTO {schema}decisions ({columns}) VALUES {', '.join(f'({row})' for row in marks)}", values  # noqa: S608 - our names
 
 
 def decode_records(texts: Iterable[str], kind: type[Record], store: str) -> tuple[Record, ...]:

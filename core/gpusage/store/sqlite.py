@@ -14,26 +14,13 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from gpusage.store.decisions import DecisionStore, StoreError
-from gpusage.store.rows import (
-    DECISION_COLUMNS,
-    Values,
-    decision_row,
-    deletion,
-    schema_version,
-    statements_since,
-)
-from gpusage_hooks.types import DecisionRecord
-
-CHUNK_ROWS = 90
-"""Rows of one statement: this hands the interpreter over once, not once per row; the thread that answers runs on.
-SQLite before 3.32 takes 999 parameters, ten a row."""
+from gpusage.store.rows import Values, deletion, schema_version, statements_since
 
 _log = logging.getLogger(__name__)
 # The second is what CPython makes of SQLite's message where it quotes a damaged schema.
@@ -60,36 +47,16 @@ class SqliteStore(DecisionStore):
         self._busy_timeout_s = busy_timeout_s
         self._inode: int | None = None
 
-    def record_all(self, records: Sequence[DecisionRecord]) -> None:
-        """Keep *records*; see `DecisionStore.record_all`."""
-        rows = list(map(decision_row, records))
-
-        # A statement of many rows, where executemany would take the interpreter's lock back for each.
-        def insert(connection: sqlite3.Connection) -> None:
-            for begin in range(0, len(rows), CHUNK_ROWS):
-                chunk = rows[begin : begin + CHUNK_ROWS]
-                marks = ", ".join([f"({', '.join('?' * len(DECISION_COLUMNS))})"] * len(chunk))
-                insertion = f"INSERT INTO decisions ({', '.join(DECISION_COLUMNS)}) VALUES {marks}"  # noqa: S608 - our own names
-                connection.execute(insertion, tuple(chain.from_iterable(chunk)))
-
-        self._write("decisions", len(rows), insert)
-
-    def _write_all(self, table: str, count: int, statements: Sequence[tuple[str, Values]]) -> None:
-        def insert(connection: sqlite3.Connection) -> None:
-            for statement, values in statements:
-                connection.execute(statement, values)
-
-        self._write(table, count, insert)
-
-    def _write(
-        self, table: str, count: int, insert: Callable[[sqlite3.Connection], object], *, is_retry: bool = False
+    def _write_all(
+        self, table: str, count: int, statements: Sequence[tuple[str, Values]], *, is_retry: bool = False
     ) -> None:
-        """Write *count* rows by *insert*; a file that proves damaged is moved aside, and a new one begun."""
+        """See `DecisionStore`; a file that proves damaged is moved aside, and a new one begun."""
         try:
             connection = self._open()
             # IMMEDIATE waits for another writer now, within the busy timeout, and not between two statements.
             connection.execute("BEGIN IMMEDIATE")
-            insert(connection)
+            for statement, values in statements:
+                connection.execute(statement, values)
             if self._keep_days is not None:
                 connection.execute(*deletion("", table, keep_days=self._keep_days, new_count=count))
             connection.execute("COMMIT")
@@ -101,7 +68,7 @@ class SqliteStore(DecisionStore):
             if is_retry or not is_corrupt:
                 raise self._failure(error, "written") from error
             self._move_aside(error)
-            self._write(table, count, insert, is_retry=True)
+            self._write_all(table, count, statements, is_retry=True)
 
     def _rows(self, statement: str, values: Values) -> list[tuple[Any, ...]]:
         # A reader makes no file.

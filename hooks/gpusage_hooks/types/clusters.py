@@ -66,6 +66,8 @@ class GpuRequest:
         avoided_nodes: Those that must not run it, by name; what its user excludes comes first.
         keeps_apart: Whether it avoids some of them for the jobs of other users there.
         steerable: Whether its adapter can keep it off nodes, and knows all else that it asks of its node.
+        process_count: Processes with the model that one of its containers may start, where its user has not said how
+            many; a share holds the memory of all.
         repeatable: Whether a run that fails for want of memory can be repeated on a whole GPU before anybody sees it
             fail. If not, the job gets a share only where even `GpuNeed.certain_memory_bytes` fit, also behind a wall.
     """
@@ -94,6 +96,7 @@ class GpuRequest:
     avoided_nodes: tuple[str, ...] = ()
     keeps_apart: bool = False
     steerable: bool = True
+    process_count: int = 1
     repeatable: bool = True
 
     @property

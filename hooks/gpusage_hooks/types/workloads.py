@@ -156,6 +156,7 @@ class Workload:
         layout: How images lie in memory: channel after channel, or with the channels of each pixel side by side.
         engine: Inference: what runs the model; ``eager`` beside *compile* means the compiler.
         memory_share: Of the memory that it sees that the engine is told to take; ``None`` for the engine's own default.
+        processes: That run the model on a GPU at a time, each with a copy, a CUDA context and steps of its own.
         slowdown: The step time on a share against that on the whole GPU that the user accepts, at least 1; ``None``
             means the site's.
         forbidden_gpus: GPU types that the job must not get, by names of the catalogue or of the site.
@@ -193,6 +194,7 @@ class Workload:
     layout: Layout = "channels_first"
     engine: Engine = "eager"
     memory_share: float | None = None
+    processes: int = 1
 
     @property
     def gpus_per_replica(self) -> int:

@@ -46,7 +46,7 @@ def measure(**options: Any) -> None:  # those of `gpusage profile`
 def _print_plan(order: Order) -> None:
     left = pending(order.items, order.table.rows(), only=order.only, retry=order.retry)
     planned = list(schedule(left, ON_CPU if order.gpu is None else Costs(), order.budget_s))
-    columns = [tables.Column("kind", is_left=True), *(tables.Column(name) for name in ("planned", "left out", "time"))]
+    columns = tables.columns("kind", "planned", "left out", "time")
     times = _times(planned)
     rows = []
     for kind in KINDS:

@@ -61,7 +61,7 @@ def train_history(store_url: str | None, output: Path | None, *, as_json: bool) 
     if as_json:
         tables.print_json(_document(history, rows, path))
         return
-    tables.show_rows([tables.Column(COLUMNS[0], is_left=True), *map(tables.Column, COLUMNS[1:])], [*map(_cells, rows)])
+    tables.show_rows(tables.columns(*COLUMNS), [*map(_cells, rows)])
     tables.show(NOTE, f"{history.runs} runs of {history.users} users: {path} ({path.stat().st_size} bytes)")
 
 

@@ -46,6 +46,6 @@ def show_scores(score_tables: Iterable[ScoreTable]) -> None:
     """Print *score_tables* on the terminal, each in the widest form that fits, one below the other."""
     for table in score_tables:
         tables.show_title(table.title)
-        columns = [tables.Column(name, is_left=index == 0) for index, name in enumerate(table.columns)]
+        columns = tables.columns(*table.columns)
         tables.show_rows(columns, [[cell(value) for value in row] for row in table.rows])
         tables.show("".join(f"\n{note}" for note in table.notes) + "\n")

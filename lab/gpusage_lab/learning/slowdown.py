@@ -20,9 +20,16 @@ from types import MappingProxyType
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, IntArray
-from gpusage.predictors.artifacts import Card, SlowdownParameters, SlowdownRule, pretrained
-from gpusage.predictors.sharing.host import HostUncertainty, gpu_time_shares
-from gpusage.predictors.sharing.slowdown import BusyShareEvidence, SlowdownDeviations, points, share_interval, slowdowns
+from gpusage.predictors.artifacts import (
+    BusyShareEvidence,
+    Card,
+    HostUncertainty,
+    SlowdownParameters,
+    SlowdownRule,
+    pretrained,
+)
+from gpusage.predictors.sharing.host import gpu_time_shares
+from gpusage.predictors.sharing.slowdown import points, share_interval, slowdowns
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_partners import fitted_partners, partners_rows, partners_table, with_observed_costs
@@ -112,11 +119,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     everything = np.arange(len(columns.rows))
     eager, proportional = fitted_on(columns, everything), fitted_on(columns.in_proportion(), everything)
     partners = with_observed_costs(*(fitted_partners(partners_rows(data, zoo, rule)) for rule in (eager, proportional)))
-    parameters = SlowdownParameters(
-        eager=_rule(eager),
-        proportional=_rule(proportional),
-        partners={"average": partners.average, "bad": partners.bad},
-    )
+    parameters = SlowdownParameters(eager=eager, proportional=proportional, partners=partners)
     return [_artifact(columns, parameters, held_out(columns))]
 
 
@@ -149,7 +152,7 @@ def columns_of(data: DataFolder, zoo: Zoo) -> SlowdownColumns:
     return with_predictions(rows, zoo)
 
 
-def fitted_on(columns: SlowdownColumns, train: IntArray) -> SlowdownDeviations:
+def fitted_on(columns: SlowdownColumns, train: IntArray) -> SlowdownRule:
     """Return the narrowest widths at which 90 % of the rows *train* lie inside, whatever is known of the job.
 
     First, how many blocks fill a GPU and how a known step time is weighed are fitted on the same rows.
@@ -160,7 +163,7 @@ def fitted_on(columns: SlowdownColumns, train: IntArray) -> SlowdownDeviations:
     columns = columns.filled(filling_blocks)
     host = fitted_host(columns, train)
     columns = columns.with_step_time_weight(host)
-    plain = SlowdownDeviations(growth=0.0, noise=0.0, working={}, host=host, filling_blocks=filling_blocks)
+    plain = SlowdownRule(growth=0.0, noise=0.0, working={}, host=host, filling_blocks=filling_blocks)
     common = _narrowest(
         columns,
         train,
@@ -180,8 +183,8 @@ def _family_count(columns: SlowdownColumns, train: IntArray, evidence: BusyShare
 
 
 def _narrowest(
-    columns: SlowdownColumns, train: IntArray, evidence: BusyShareEvidence, tried: Iterable[SlowdownDeviations]
-) -> SlowdownDeviations:
+    columns: SlowdownColumns, train: IntArray, evidence: BusyShareEvidence, tried: Iterable[SlowdownRule]
+) -> SlowdownRule:
     """Return the best of *tried*, with how far the part of the step that the GPU works lies from what *evidence* says.
 
     The best has the worst source miss 90 % inside or 5 % above by the least, and then has the least mean width. No row
@@ -192,7 +195,7 @@ def _narrowest(
     measured, sources = columns.measured[known], columns.source[known]
     means = np.array([(sources == source) / (sources == source).sum() for source in np.unique(sources)])
 
-    def paired(each: SlowdownDeviations) -> tuple[float, float, SlowdownDeviations]:
+    def paired(each: SlowdownRule) -> tuple[float, float, SlowdownRule]:
         both = [replace(each, working={evidence: (end, end)}) for end in WORKINGS]
         ends = np.array([_predicted(columns, evidence, one, known) for one in both])
         low, high = ends[:, 0], ends[:, 2]
@@ -209,7 +212,7 @@ def _narrowest(
 
 
 def _predicted(
-    columns: SlowdownColumns, evidence: BusyShareEvidence, deviations: SlowdownDeviations, which: IntArray
+    columns: SlowdownColumns, evidence: BusyShareEvidence, deviations: SlowdownRule, which: IntArray
 ) -> FloatArray:
     working = share_interval(columns.working(evidence)[which], evidence, deviations)
     return slowdowns(working, columns.growth[which], deviations)
@@ -279,16 +282,6 @@ def _errors(measured: FloatArray, held_out: Mapping[BusyShareEvidence, FloatArra
         errors[f"unseen family, {_WORDS[evidence]}, MAPE"] = scored.mape
         errors[f"unseen family, {_WORDS[evidence]}, inside the interval"] = scored.coverage or 0.0
     return errors
-
-
-def _rule(fitted: SlowdownDeviations) -> SlowdownRule:
-    return SlowdownRule(
-        growth=fitted.growth,
-        noise=fitted.noise,
-        working=dict(fitted.working),
-        host={"launch_s": fitted.host.launch_s, "host": fitted.host.host, "own": fitted.host.own},
-        filling_blocks=fitted.filling_blocks,
-    )
 
 
 def _artifact(

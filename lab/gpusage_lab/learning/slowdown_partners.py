@@ -14,9 +14,10 @@ import numpy as np
 from gpusage.devices.catalogue import builtin_catalogue, part_of
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray, IntArray
-from gpusage.predictors.sharing.colocation import PartnerExponents, apply_partners
+from gpusage.predictors.artifacts import PartnerExponents, SlowdownRule
+from gpusage.predictors.sharing.colocation import apply_partners
 from gpusage.predictors.sharing.host import gpu_time_shares
-from gpusage.predictors.sharing.slowdown import SlowdownDeviations, growths_with, share_interval, slowdowns
+from gpusage.predictors.sharing.slowdown import growths_with, share_interval, slowdowns
 from gpusage.predictors.times.efficiency import KERNEL_COUNT
 from gpusage_hooks.types import Interval, Workload
 from gpusage_lab.learning.scores import score
@@ -51,7 +52,7 @@ class PartnersRow:
     slowdown: float
 
 
-def partners_rows(data: DataFolder, zoo: Zoo, deviations: SlowdownDeviations) -> tuple[PartnersRow, ...]:
+def partners_rows(data: DataFolder, zoo: Zoo, deviations: SlowdownRule) -> tuple[PartnersRow, ...]:
     """Return the rows of more than one process whose model the zoo has, priced with *deviations*."""
     return tuple(_rows(data, zoo, deviations))
 
@@ -99,7 +100,7 @@ def partners_table(rows: Sequence[PartnersRow]) -> ScoreTable:
     )
 
 
-def _rows(data: DataFolder, zoo: Zoo, deviations: SlowdownDeviations) -> Iterator[PartnersRow]:
+def _rows(data: DataFolder, zoo: Zoo, deviations: SlowdownRule) -> Iterator[PartnersRow]:
     gpu = builtin_catalogue().find("a100-sxm4-80gb")
     table = data.read(PARVAGPU)
     table = table[table["throughput_samples_per_s"] > 0]

@@ -24,8 +24,9 @@ from gpusage.devices.catalogue import builtin_catalogue, part_of
 from gpusage.devices.shares import alone_on, share_of
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.sharing.host import HostUncertainty, gpu_time_shares
-from gpusage.predictors.sharing.slowdown import BusyShareEvidence, growths_with
+from gpusage.predictors.artifacts import BusyShareEvidence, HostUncertainty
+from gpusage.predictors.sharing.host import gpu_time_shares
+from gpusage.predictors.sharing.slowdown import growths_with
 from gpusage.predictors.times.efficiency import KERNEL_COUNT
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning.splits import family_of

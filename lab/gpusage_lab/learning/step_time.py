@@ -56,8 +56,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     known = deviations(measured, unseen_family, unseen_gpu)
     shared = shared_shares(pairs_of(measured, unseen_family, unseen_gpu, known))
     before = pretrained().step_time.deviations  # whose kinds `published.intervals` fits
-    known = replace(known, of_kinds=before.of_kinds, of_settings=before.of_settings)
-    known = replace(known, shared=shared["shared"], shared_own=shared["shared_own"])
+    known = replace(known, of_kinds=before.of_kinds, of_settings=before.of_settings, **shared)
     efficiency = replace(fitted.efficiency, deviations=known)
     return [Artifact(name=NAME, card=_card(measured, unseen_family, unseen_gpu), parameters=_parameters(efficiency))]
 

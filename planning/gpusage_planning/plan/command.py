@@ -27,15 +27,7 @@ from gpusage_planning.plan.times import planned
 SHOWN_JOBS = 40
 LEAST_COST = 0.005
 """Less is shown as 0.00."""
-COLUMNS = (
-    tables.Column("job", is_left=True),
-    tables.Column("node"),
-    tables.Column("type"),
-    tables.Column("GPUs"),
-    tables.Column("start"),
-    tables.Column("end"),
-    tables.Column("late", is_optional=True),
-)
+COLUMNS = tables.columns("job", "node", "type", "GPUs", "start", "end", "late", optional=("late",))
 
 
 def plan(  # noqa: PLR0913 - an option each

@@ -151,7 +151,7 @@ RATIOS = (
     *(("p95 wait", "wait_p95_s"), ("utilization", "utilization"), ("fairness", "fairness")),
 )
 FREED = "GPU hours freed"
-RATIO_COLUMNS = (tables.Column("policy", is_left=True), *(tables.Column(title) for title in (*dict(RATIOS), FREED)))
+RATIO_COLUMNS = tables.columns("policy", *dict(RATIOS), FREED)
 
 
 def row(repeated: Repeated) -> list[str]:

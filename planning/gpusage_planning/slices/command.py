@@ -23,7 +23,7 @@ from gpusage_planning.slices.layouts import WHOLE, Board, Division, board_of, bo
 from gpusage_planning.slices.search import best_layout, month_of
 
 SCHEMA = "gpusage.slices/1"
-COLUMNS = (tables.Column("GPUs", is_left=True), tables.Column("mean wait"), tables.Column("jobs that fit nothing"))
+COLUMNS = tables.columns("GPUs", "mean wait", "jobs that fit nothing")
 Node = tuple[Board, tuple[Division, ...], int]
 """Nodes that are alike: what is made of each of their GPUs, and how many such nodes there are."""
 

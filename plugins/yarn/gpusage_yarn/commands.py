@@ -8,7 +8,6 @@ from typing import get_args
 import click
 
 from gpusage.cli import options
-from gpusage.cli.options import read_duration
 from gpusage.cli.program import run_by
 from gpusage.node.dividing import PROGRAM, libexec_folder
 from gpusage.settings.configuration import SiteMode
@@ -42,8 +41,7 @@ Examples:
 @click.option(
     "--lifetime",
     "lifetime_s",
-    callback=read_duration,
-    metavar="TIME",
+    type=options.TIME,
     help="End the application after this time, waiting included, like 90s, 25m, 8h or 2d.",
 )
 @click.option("--name", help="Name of the application.  [default: the command's first word]")

@@ -64,7 +64,7 @@ def test_where_no_daemon_answers_the_settings_of_the_file_stand(tmp_path: Path) 
 def test_the_doctor_says_what_the_report_s_fifth_line_says_of_the_days_that_are_added_up(tmp_path: Path) -> None:
     configuration = Configuration(store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
     finding = admin.seen_enough(admin.gather_own(configuration, "", (str(tmp_path / "none.sock"),)))
-    assert (finding.verdict, finding.observation) == ("skip", admin.NO_DAY)
+    assert (finding.verdict, finding.observation) == ("skip", "gpusaged has added up no day yet")
 
     tally = PartitionTally(partition="test", job_count=400, checks={"kept": 20, "broken": 1}, users={"ada": 1})
     part = msgspec.structs.replace(part_of([], [], ReportRules()), partitions=(tally,))

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gpusage.cli import job_commands, report
+from gpusage.cli import job_commands
 from gpusage.cli.report import show_report
 from gpusage.reports.report import Period
+from gpusage.service import daily_reports
 from gpusage.store.opening import open_store
 from gpusage_slurm import scontrol
 from observed import DAY_S, NOW_S, fill, record, usage
@@ -109,7 +110,7 @@ def test_who_may_not_read_the_store_is_told_so(tmp_path: Path, monkeypatch: pyte
     """A folder in the store's place is as unreadable for root as a private one for a user."""
     (tmp_path / "c.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}"\n')
     monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "c.toml"))
-    monkeypatch.setattr(report, "read_accounting", lambda *_: pytest.fail("the accounting may take minutes"))
+    monkeypatch.setattr(daily_reports, "read_accounting", lambda *_: pytest.fail("the accounting may take minutes"))
     assert "Run this as root or as the daemon's user" in str(run().exception)
 
 

@@ -33,7 +33,7 @@ from gpusage_yarn.submission.planning import PlannedSubmission, plan_submission
 
 ROOT = Path(__file__).parents[3]
 MODEL = str(ROOT / "examples/models/dlrm.onnx")
-COMMENT = f"model={MODEL},batch=8,mode=infer,precision=fp32,optimizer=none"
+COMMENT = f"model={MODEL},batch=8,mode=infer,precision=fp32,optimizer=none,processes=1"
 SLURM = Cluster(
     manager="slurm",
     version="24.11.5",

@@ -280,6 +280,14 @@ def test_gpus_that_hold_a_copy_of_the_model_divide_all_gpus() -> None:
             parse_comment(f"r.onnx,{words}")
 
 
+def test_several_processes_run_on_one_gpu() -> None:
+    request = parse_comment("r.onnx,processes=4,gpus=1")
+    assert request is not None
+    assert request.workload.processes == 4
+    with pytest.raises(RequestError, match="'processes' must not stand beside 'gpus', of which each runs one; got '4'"):
+        parse_comment("r.onnx,processes=4,gpus=2")
+
+
 def test_several_gpus_and_how_they_divide_a_model_are_understood() -> None:
     for words, expected in (
         ("gpus=4,strategy=fsdp", (4, "fsdp")),

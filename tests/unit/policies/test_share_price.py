@@ -376,3 +376,15 @@ def test_a_share_reads_as_people_say_it(percent: int, gpu: str, words: str) -> N
 def test_a_cost_has_its_interval() -> None:
     assert cost(Interval(value=1.09, low=1.031, high=1.184)) == "9 % (3-18)"
     assert cost(Interval(value=float("inf"), low=1.0, high=float("inf"))) == "unknown % (0-unknown)"
+
+
+def test_a_share_holds_the_memory_of_all_processes_that_a_container_may_start() -> None:
+    """Four of 2 GiB are more than a quarter of the GPU, and one is not."""
+    site, four = candidate(FAST, on_share(FAST, 25, 1.1), gib=6.0), replace(ONE, process_count=4)
+    (alone,), (several,) = (tuple(offers([site], request, SharingRules())) for request in (ONE, four))
+    assert (can_promise(alone, SITE), can_promise(several, SITE)) == (True, False)
+    assert several.needed_bytes == 4 * alone.needed_bytes
+    assert "with 4 processes in a container: write processes=1 if it has one" in trouble(several, SITE)
+    walled = replace(site, pool=replace(site.pool, limited_by="wall"))
+    (several,) = offers([walled], four, SharingRules())
+    assert not can_promise(several, SITE)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage.decisions.advisor import make_advisor
-from gpusage.predictors.sharing.host import HostUncertainty, gpu_time_shares
+from gpusage.predictors.artifacts import HostUncertainty
+from gpusage.predictors.sharing.host import gpu_time_shares
 from gpusage_hooks.types import Mode, SoloRun, Workload
 from graphs import chain, node
 

@@ -264,3 +264,49 @@ def test_a_step_that_cannot_be_moves_no_other_gpu() -> None:
     run = replace(RUN, alone=SoloRun(step_time_s=min_step_s(GRAPH, RUN, V100) / 2, gpu="v100"))
     (need,) = PLAIN.predict(GRAPH, run, [H100])
     assert (need.source, need.step_time_s.value) == ("model", pytest.approx(H100_NEED.step_time_s.value))
+
+
+FOUR = replace(RUN, processes=4)
+
+
+def test_the_memory_and_the_work_of_several_processes_add_up() -> None:
+    """Four that keep a GPU busy for a tenth of the time each: none waits for another."""
+    (one,) = knowing(gpu_utilization=0.1).predict(GRAPH, RUN, [V100])
+    (all_four,) = knowing(gpu_utilization=0.4).predict(GRAPH, FOUR, [V100])
+    assert all_four.memory_bytes.high == pytest.approx(4 * one.memory_bytes.high)
+    assert all_four.certain_memory_bytes == pytest.approx(4 * one.certain_memory_bytes)
+    assert all_four.share_memory_bytes == pytest.approx(4 * one.share_memory_bytes)
+    assert all_four.gpu_utilization.value == pytest.approx(4 * one.gpu_utilization.value)
+    assert all_four.dram_activity.value == pytest.approx(4 * one.dram_activity.value)
+    assert all_four.step_time_s == one.step_time_s
+    assert all_four.throughput_samples_per_s.value == pytest.approx(4 * one.throughput_samples_per_s.value)
+    assert "of 4 processes together" in all_four.notes[-1]
+
+
+def test_processes_that_have_more_work_than_the_gpu_has_time_take_longer() -> None:
+    (four,) = PLAIN.predict(GRAPH, FOUR, [V100])
+    work = 4 * V100_NEED.gpu_utilization.value
+    assert work > 1
+    assert four.step_time_s.value == pytest.approx(work * V100_NEED.step_time_s.value)
+    assert four.gpu_utilization == exact_interval(1.0)
+    known_s = 2 * V100_NEED.step_time_s.value
+    (known,) = knowing(step_time_s=known_s).predict(GRAPH, FOUR, [V100])
+    assert known.step_time_s == exact_interval(known_s), "of a process beside the others, as it was seen"
+
+
+def test_what_is_known_of_a_job_with_several_processes_is_of_all_of_them() -> None:
+    (need,) = knowing(memory_bytes=12e9, gpu_utilization=0.4).predict(GRAPH, FOUR, [V100])
+    assert (need.memory_bytes.value, need.required_bytes.high) == pytest.approx((12e9, 12e9))
+    assert need.gpu_utilization.value == pytest.approx(0.4)
+
+
+def test_each_process_is_priced_on_its_part_of_a_share() -> None:
+    ((half, whole),) = PLAIN.price(GRAPH, replace(RUN, processes=2), [V100], [50, 100])
+    ((quarter,),) = PLAIN.price(GRAPH, RUN, [V100], [25])
+    assert (half.share_percent, half.slowdown) == (50, quarter.slowdown)
+    assert (whole.share_percent, whole.slowdown) == (100, exact_interval(1.0))
+
+
+def test_processes_that_fit_alone_need_not_fit_together() -> None:
+    (need,) = PLAIN.predict(GRAPH, replace(RUN, processes=64), [V100])
+    assert (V100_NEED.fits, need.fits) == (True, False)

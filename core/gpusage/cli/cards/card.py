@@ -18,13 +18,9 @@ from gpusage_hooks.types import ModelGraph
 
 SCHEMA = "gpusage.card/1"
 COMMONEST = 5
-COLUMNS = (
-    tables.Column("model", is_left=True),
-    tables.Column("nodes"),
-    tables.Column("kinds", is_optional=True),
-    tables.Column("parameters"),
-    tables.Column("card"),
-    tables.Column("commonest operators", is_left=True, is_optional=True),
+OPERATORS = "commonest operators"
+COLUMNS = tables.columns(
+    "model", "nodes", "kinds", "parameters", "card", OPERATORS, left=(OPERATORS,), optional=("kinds", OPERATORS)
 )
 
 

@@ -20,27 +20,10 @@ SHOWN_LAYERS = 12
 WAITING = "waiting for launches"
 LEAST_S = 1e-30
 """In place of a step of no length, by which nothing can be divided."""
-CLASS_COLUMNS = (
-    tables.Column("operator class", is_left=True),
-    tables.Column("kernels", is_optional=True),
-    tables.Column("forward"),
-    tables.Column("backward"),
-    tables.Column("total"),
-    tables.Column("share"),
-    tables.Column("bound by"),
-)
-LAYER_COLUMNS = (
-    tables.Column("layer", is_left=True),
-    tables.Column("times"),
-    tables.Column("first node", is_optional=True),
-    tables.Column("forward"),
-    tables.Column("backward"),
-    tables.Column("total"),
-    tables.Column("share"),
-    tables.Column("bound by"),
-    tables.Column("kept", is_optional=True),
-)
-MEMORY_COLUMNS = (tables.Column("memory", is_left=True), tables.Column("bytes"), tables.Column("share"))
+_TIMES = ("forward", "backward", "total", "share", "bound by")
+CLASS_COLUMNS = tables.columns("operator class", "kernels", *_TIMES, optional=("kernels",))
+LAYER_COLUMNS = tables.columns("layer", "times", "first node", *_TIMES, "kept", optional=("first node", "kept"))
+MEMORY_COLUMNS = tables.columns("memory", "bytes", "share")
 
 
 class MergedLayer(NamedTuple):

@@ -16,17 +16,10 @@ LEGEND = (
     "In parentheses: the ends between which 9 of 10 runs should lie; 99 of 100 take less memory than its high end. "
     "'*': outside what the predictors were fitted on."
 )
-COLUMNS = (
-    tables.Column("GPU", is_left=True),
-    tables.Column("step time"),
-    tables.Column("memory needed"),
-    tables.Column("fits"),
-    tables.Column("memory taken", is_optional=True),
-    tables.Column("GPU busy", is_optional=True),
-    tables.Column("SM activity"),
-    tables.Column("DRAM activity", is_optional=True),
-    tables.Column("samples/s"),
-    tables.Column("speedup"),
+COLUMNS = tables.columns(
+    *("GPU", "step time", "memory needed", "fits", "memory taken", "GPU busy", "SM activity", "DRAM activity"),
+    *("samples/s", "speedup"),
+    optional=("memory taken", "GPU busy", "DRAM activity"),
 )
 SHARE_COLUMNS = (tables.Column("share"), tables.Column("slowdown"))
 """Behind the GPU, where one need of the table is of a share, or of a slice."""
@@ -56,8 +49,10 @@ def notes(needs: Sequence[GpuNeed]) -> list[str]:
     return list(dict.fromkeys(note for need in needs for note in need.notes))
 
 
-def miss_word(need: GpuNeed) -> str:
-    """Return ``tight`` where memory whose upper end does not fit is expected to, by its point, else ``no``."""
+def fit_word(need: GpuNeed) -> str:
+    """Return ``yes``, or ``tight`` where only the upper end of the memory does not fit, else ``no``."""
+    if need.fits:
+        return "yes"
     whole, percent = advisor().catalogue.find(need.gpu).memory_bytes, need.share_percent
     room = whole if percent == WHOLE_PERCENT else memory_cap_bytes(whole, percent)
     return "tight" if need.required_bytes.value <= room else "no"
@@ -93,7 +88,7 @@ def cells(
         *share,
         tables.time_text(need.step_time_s),
         tables.memory_text(need.required_bytes),
-        "yes" if need.fits else miss_word(need),
+        fit_word(need),
         # Empty where a run fails with less than it takes: then both are one figure.
         "" if need.memory_bytes == need.required_bytes else tables.memory_text(need.memory_bytes),
         tables.share_text(need.gpu_utilization),

@@ -257,10 +257,7 @@ def _document(answer: Response, *, explains: bool) -> dict[str, Any]:
     graph, run, needs, first = answer.prediction
     new_tokens = run.generate.new_tokens if run.generate else None
     rows = [documents.need(need, first=first, steps=run.steps, new_tokens=new_tokens) for need in needs]
-    rows = [
-        {**row, "fit": "yes" if need.fits else need_table.miss_word(need)}
-        for row, need in zip(rows, needs, strict=True)
-    ]
+    rows = [{**row, "fit": need_table.fit_word(need)} for row, need in zip(rows, needs, strict=True)]
     if explains:
         from gpusage.cli.predicting import explain
 

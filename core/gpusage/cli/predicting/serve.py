@@ -141,7 +141,7 @@ def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any
         *(["1M tokens cost"] if any("cost_per_million_tokens" in row for row in rows) else []),
         *(["GPUs"] if run["requests_per_s"] else []),
     ]
-    columns = [tables.Column("GPU", is_left=True), *map(tables.Column, names)]
+    columns = tables.columns("GPU", *names)
     tables.show_rows(columns, [_cells(row, len(columns), is_rated=run["requests_per_s"] is not None) for row in rows])
 
     too_small = [row["gpu"] for row in rows if not row["answers"]]

@@ -43,10 +43,14 @@ def read_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
         GraphError: As `build_name`.
     """
     # A card spares the import of transformers, which takes many seconds.
+    return read_card(name, shape) or _with_defaults(build_name(name, shape), shape)
+
+
+def read_card(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
+    """Return the graph of our card of the model called *name*, ``None`` if there is none at this *shape*."""
     of_card = find_card(name, shape)
     card = cards.find(*of_card) if of_card else None
-    graph = replace(card, name=printable(name), source=f"hf:{name}") if card else build_name(name, shape)
-    return _with_defaults(graph, shape)
+    return _with_defaults(replace(card, name=printable(name), source=f"hf:{name}"), shape) if card else None
 
 
 def find_card(name: str, shape: Mapping[str, Sequence[int]]) -> tuple[str, str] | None:

@@ -29,17 +29,25 @@ def read(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelGr
     Raises:
         GraphError: As `build`.
     """
+    card, source = read_card(library, name, shape), f"{library}:{name}"
+    if card is not None:
+        return card
+    if cards.default_shape(source) is None and not _is_in_sources(library, name):
+        _refuse_unknown(source, library)
+    return build(library, name, shape)
+
+
+def read_card(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
+    """Return the graph of our card of the model that *library* calls *name*, ``None`` if there is none at this *shape*.
+
+    Raises:
+        GraphError: No image has such a shape.
+    """
     source = f"{library}:{name}"
     default = cards.default_shape(source)
-    if default is not None:
-        wanted = _image_size(tuple(map(int, default.split("x"))), shape)
-        card = cards.find(source, "x".join(map(str, wanted)))
-        if card is not None:
-            return card
-    elif not _is_in_sources(library, name):
-        _refuse_unknown(source, library)
-
-    return build(library, name, shape)
+    if default is None:
+        return None
+    return cards.find(source, "x".join(map(str, _image_size(tuple(map(int, default.split("x"))), shape))))
 
 
 def _is_in_sources(library: str, name: str) -> bool:

@@ -89,16 +89,16 @@ class Walk:
             saved = np.where(nodes >= self.recomputed.start[index], saved, self.recomputed.checkpointed)
         return np.where(nodes <= index, saved, 0.0)
 
-    def with_checkpoints(self, checkpoints: Checkpoints | None, structure: Structure) -> Walk:
-        """Return the walk where blocks start from *checkpoints* once more; without blocks nothing less is kept."""
-        if checkpoints is None or not checkpoints.has_blocks:
-            return self
-        saved = checkpoints.checkpointed_bytes(structure, self.stored, self.saved)
-        return replace(self, recomputed=Recomputation(saved, checkpoints.start, checkpoints.materialized()))
+    def as_trained(self, share: float, checkpoints: Checkpoints | None, structure: Structure) -> Walk:
+        """Return the walk where *share* of the weights has gradients, and blocks start from *checkpoints* once more.
 
-    def with_trainable(self, share: float) -> Walk:
-        """Return the walk where *share* of the weights has gradients; activations are kept for all, which is most."""
-        return self if share == 1 else replace(self, gradients=self.gradients * share)
+        Activations are kept for all weights, which is most; without blocks nothing less is kept.
+        """
+        recomputed = None
+        if checkpoints is not None and checkpoints.has_blocks:
+            saved = checkpoints.checkpointed_bytes(structure, self.stored, self.saved)
+            recomputed = Recomputation(saved, checkpoints.start, checkpoints.materialized())
+        return replace(self, gradients=self.gradients * share, recomputed=recomputed)
 
     def with_stored_gradients(self, workload: Workload) -> Walk:
         """Return the walk of a step of *workload*, which may find room taken for the gradients of all weights.
@@ -115,9 +115,9 @@ def step_walk(
     graph: ModelGraph, lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None = None
 ) -> Walk:
     """Return the walk over *graph* as *workload* runs it; of several steps for an update, the last."""
-    tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
     share = trained_share(workload) * sharding_of(lowering, workload).gradients
-    return tensors.with_trainable(share).with_stored_gradients(workload)
+    tensors = walk(graph, lowering, workload.batch_size).as_trained(share, checkpoints, lowering.structure)
+    return tensors.with_stored_gradients(workload)
 
 
 def number_share(workload: Workload) -> float:

@@ -133,16 +133,17 @@ def tensor_peak(
         in_flight: Batches whose activations wait for the backward pass, of all nodes or of each.
     """
     lowering, workload, sharding = division.lowering, division.workload, division.sharding
-    tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
-    tensors = tensors.with_trainable(trained_share(workload) * sharding.gradients)
+    trained = trained_share(workload) * sharding.gradients
+    tensors = walk(graph, lowering, workload.batch_size).as_trained(trained, checkpoints, lowering.structure)
     convolves = bool((lowering.operator_class <= _LAST_CONVOLUTION).any())
-    _, constants = _learned(parameters)
-    library_bytes = float(constants[_POINT]) if convolves else 0.0
+    library_bytes = float(_learned(parameters).constants[_POINT]) if convolves else 0.0
 
     # A pass without gradients. cuDNN's scratch memory is part of what it takes, not of what it needs.
     weights = weight_memory_bytes(lowering, workload.precision) * sharding.weights
     passing = weights + _passing_bytes(tensors, tensors.live)
-    at_once = tensors.live + _workspace(lowering) if convolves else tensors.live
+    scratch_bytes = WORKSPACE_FACTOR * (lowering.read_bytes + lowering.written_bytes + lowering.parameter_bytes)
+    workspace = np.minimum(scratch_bytes, MAXIMUM_WORKSPACE_BYTES) * _IS_DENSE_CONVOLUTION[lowering.operator_class]
+    at_once = tensors.live + workspace[lowering.structure.kind_of_node]
     inference = weights + _passing_bytes(tensors, at_once) + library_bytes
     if not lowering.train:
         return Peak(_inference(graph, inference), inference_need(parameters, graph, passing + library_bytes))
@@ -195,14 +196,6 @@ def _passing_bytes(tensors: Walk, at_once: FloatArray) -> float:
     return ALLOCATOR_FACTOR * (tensors.input_bytes + float(at_once.max(initial=0.0)))
 
 
-def _workspace(lowering: Lowering) -> FloatArray:
-    """Return for each node the scratch memory of its kernel; convolutions alone have any."""
-    wanted = WORKSPACE_FACTOR * (lowering.read_bytes + lowering.written_bytes + lowering.parameter_bytes)
-    convolves = _IS_DENSE_CONVOLUTION[lowering.operator_class]
-    workspace: FloatArray = np.minimum(wanted, MAXIMUM_WORKSPACE_BYTES) * convolves
-    return workspace[lowering.structure.kind_of_node]
-
-
 def _inference(graph: ModelGraph, value: float) -> Interval:
     return interval_around(value, spread(INFERENCE_DEVIATION, graph))
 
@@ -244,16 +237,29 @@ def _narrow_adapters_bytes(lowering: Lowering, workload: Workload, sharding: Sha
     return 0.5 * (adapters + LOSS_BYTES * lowering.output_elements_of_model)
 
 
-@lru_cache(maxsize=4)
-def _learned(parameters: MemoryParameters) -> tuple[FloatArray, FloatArray]:
-    """Return weights of the walk's terms, and bytes that cuDNN's kernels add to the context: low end, point, high end.
+class _Learned(NamedTuple):
+    """What was learned: of low end, point and high end, and where a run needs it, of a share's high end.
 
-    Returns:
-        Arrays of shape (3, terms) and (3,).
+    Attributes:
+        weights: Of the walk's terms, shape (3, terms).
+        constants: Bytes that cuDNN's kernels add to the context, shape (3,).
+        need_constants: The same of what a run needs, shape (4,), as *need_factors* is.
+        need_factors: Of the tensors that live at once.
     """
-    return (
+
+    weights: FloatArray
+    constants: FloatArray
+    need_constants: FloatArray
+    need_factors: FloatArray
+
+
+@lru_cache(maxsize=4)
+def _learned(parameters: MemoryParameters) -> _Learned:
+    return _Learned(
         shaped("weights", parameters.weights, _ENDS, len(TRAINING_TERMS)),
         shaped("constant_bytes", parameters.constant_bytes, _ENDS) - FITTED_CONTEXT_BYTES,
+        shaped("required_constant_bytes", parameters.required_constant_bytes, _NEED_ENDS),
+        shaped("required_factors", parameters.required_factors, _NEED_ENDS),
     )
 
 
@@ -267,9 +273,8 @@ def _weighted_sums(
     convolves: bool,
 ) -> list[float]:
     """Return low end, point and high end of a training step in bytes, context left out."""
-    weights, constants = _learned(parameters)
-    share = trained_share(workload)
-    sums = weights @ np.array(walked._replace(weights=walked.weights * share * sharding.state))
+    learned, share = _learned(parameters), trained_share(workload)
+    sums = learned.weights @ np.array(walked._replace(weights=walked.weights * share * sharding.state))
 
     # The measured runs trained in fp32 with momentum: no copies of autocast, another state. They count weights as
     # divided like the state, so what is not divided is added.
@@ -278,7 +283,7 @@ def _weighted_sums(
     unmeasured = _copy_bytes(workload) * sharding.copies + state + WEIGHT_BYTES * frozen
 
     extra = lowering.parameter_count * unmeasured + LOSS_BYTES * lowering.output_elements_of_model
-    ends: list[float] = ((sums + constants if convolves else sums) + extra).tolist()
+    ends: list[float] = ((sums + learned.constants if convolves else sums) + extra).tolist()
     return ends
 
 
@@ -317,9 +322,9 @@ def training_need(
         taken: What the step takes on a free GPU: it needs no more, as expected and at both ends.
         convolves: Whether it uses cuDNN, whose kernels add to the context; the allocator has blocks all the same.
     """
-    unknown = spread(0.0, graph)
-    constants, factors = _need_parameters(parameters)
-    low, value, high, share_high = (factors * tensor_peak + (constants if convolves else BLOCK_BYTES)).tolist()
+    unknown, learned = spread(0.0, graph), _learned(parameters)
+    constants = learned.need_constants if convolves else BLOCK_BYTES
+    low, value, high, share_high = (learned.need_factors * tensor_peak + constants).tolist()
 
     value = min(value, taken.value)
     low = min(low, value if convolves else value / LOWER_WITHOUT_CONVOLUTIONS, taken.low * unknown)
@@ -329,18 +334,9 @@ def training_need(
 
 def inference_need(parameters: MemoryParameters, graph: ModelGraph, tensor_peak: float) -> MemoryInterval:
     """Return what a pass without gradients needs, which is *tensor_peak* with what the allocator adds."""
-    uncertain, (_, factors) = spread(INFERENCE_DEVIATION, graph), _need_parameters(parameters)
+    uncertain, factors = spread(INFERENCE_DEVIATION, graph), _learned(parameters).need_factors
     # Nobody measured it, so a share's end lies as far above as that of training at least.
     farthest = max(uncertain, float(factors[_NEED_SHARE_HIGH] / factors[_POINT]) * spread(0.0, graph))
     return MemoryInterval(
         value=tensor_peak, low=tensor_peak / uncertain, high=tensor_peak * uncertain, share_high=tensor_peak * farthest
-    )
-
-
-@lru_cache(maxsize=4)
-def _need_parameters(parameters: MemoryParameters) -> tuple[FloatArray, FloatArray]:
-    """Return constants and factors of low end, point, high end and a share's high end."""
-    return (
-        shaped("required_constant_bytes", parameters.required_constant_bytes, _NEED_ENDS),
-        shaped("required_factors", parameters.required_factors, _NEED_ENDS),
     )

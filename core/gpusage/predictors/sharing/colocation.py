@@ -22,7 +22,7 @@ import numpy as np
 
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage.predictors.arrays import BoolArray, FloatArray
-from gpusage.predictors.artifacts import ColocationParameters, pretrained, shaped
+from gpusage.predictors.artifacts import ColocationParameters, PartnerExponents, pretrained, shaped
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.sharing.host import SHARPNESS
 from gpusage_hooks import hookimpl
@@ -309,13 +309,6 @@ def learned_colocation(parameters: ColocationParameters) -> LearnedColocation:
     )
 
 
-class PartnerExponents(NamedTuple):
-    """Exponents: a job's own time grows by this power of the number of jobs on its GPU, average or bad ones."""
-
-    average: float
-    bad: float
-
-
 @lru_cache(maxsize=4096)
 def slowdown_with_partners(price: Interval, partners: int) -> Interval:
     """Return the slowdown of a job that costs *price* alone on its share, with so many *partners*.
@@ -328,8 +321,7 @@ def slowdown_with_partners(price: Interval, partners: int) -> Interval:
         The point is with average partners, the lower end with partners that do nothing, the upper end with bad
         ones. Measured were two to five equal processes without percentages (ParvaGPU), and two jobs with 50 % each.
     """
-    learned = pretrained().slowdown.partners
-    return apply_partners(price, partners + 1, PartnerExponents(average=learned["average"], bad=learned["bad"]))
+    return apply_partners(price, partners + 1, pretrained().slowdown.partners)
 
 
 def apply_partners(price: Interval, jobs: int, learned: PartnerExponents) -> Interval:

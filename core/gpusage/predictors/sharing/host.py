@@ -14,13 +14,13 @@ usual host leaves. The interval's ends are that all of the wait is per step, or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.artifacts import HostUncertainty
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.times.activity import GREATEST_SHARE, LEAST_SHARE
 from gpusage_hooks.types import Gpu, Interval
@@ -38,21 +38,6 @@ MAX_HOST_DEVIATION = 4.0
 _HALF = 0.5
 # A model of views alone has no kernels: its step is the host's.
 _LEAST_S = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostUncertainty:
-    """What is expected of a host, and how little is known of it and of the GPU.
-
-    Attributes:
-        launch_s: The host's time for each kernel.
-        host: Standard deviation of the logarithm of the host's time.
-        own: The same of the GPU's own time, of which the expected one is predicted.
-    """
-
-    launch_s: float
-    host: float
-    own: float
 
 
 def gpu_time_shares(

@@ -18,20 +18,19 @@ which nobody named: the farther it lies below the interval, the more the dearer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from math import log
-from typing import Literal, get_args
 
 import numpy as np
 
 from gpusage.caches import Identity
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.artifacts import SlowdownRule
-from gpusage.predictors.sharing.host import SHARPNESS, HostUncertainty, gpu_bound_probability, gpu_time_shares
+from gpusage.predictors.artifacts import BusyShareEvidence, HostUncertainty, SlowdownRule
+from gpusage.predictors.sharing.host import SHARPNESS, gpu_bound_probability, gpu_time_shares
 from gpusage.predictors.times.efficiency import KERNEL_COUNT
 from gpusage.predictors.times.kernel_times import streaming_bytes_per_s
 from gpusage.predictors.times.step_time import Timing, engine_of
@@ -139,30 +138,9 @@ def _share_in_proportion(gpu: Identity[Gpu], share: Identity[Gpu]) -> Gpu:
     return replace(share.value, bandwidth_bytes_per_s=gpu.value.bandwidth_bytes_per_s * part)
 
 
-BusyShareEvidence = Literal["graph", "step_time", "utilization"]
-"""Where the part of the step that the GPU works comes from."""
 _NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)
 # Where the low end, the point and the high end lie on a logarithmic scale, as rows.
 _DIRECTIONS = np.array([[-1.0], [0.0], [1.0]])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowdownDeviations:
-    """How far 90 % of the truths lie from the point, each on a logarithmic scale.
-
-    Attributes:
-        growth: Of the growth of the GPU's time, as a part of its logarithm.
-        noise: Of any measured ratio.
-        working: Of the part of the step that the GPU works, downwards and upwards, by its source.
-        host: How a known step time is weighed between the host and the GPU.
-        filling_blocks: The rule of the point, as in `gpusage.predictors.sharing.slowdown.growths_with`.
-    """
-
-    growth: float
-    noise: float
-    working: Mapping[BusyShareEvidence, tuple[float, float]]
-    host: HostUncertainty
-    filling_blocks: float | None = None
 
 
 @hookimpl(trylast=True)
@@ -175,7 +153,7 @@ def predict_slowdown(
 ) -> Sequence[Sequence[Interval]]:
     """Predict the step time on each of a GPU's *parts* against that on the whole of it, for all *gpus* at once."""
     analysis = analyze(graph, workload)
-    deviations = _deviations(slowdown_rule(analysis))
+    deviations = slowdown_rule(analysis)
 
     # All parts of all GPUs in a row, so that numpy computes them at once.
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
@@ -213,7 +191,7 @@ def _engine_weights(analysis: WorkloadAnalysis, gpus: Sequence[Gpu], known: Sequ
     return shares
 
 
-def slowdowns(working: FloatArray, growth: FloatArray, deviations: SlowdownDeviations) -> FloatArray:
+def slowdowns(working: FloatArray, growth: FloatArray, deviations: SlowdownRule) -> FloatArray:
     """Return the low ends, the points and the high ends of slowdowns, each at least 1, as three rows.
 
     Args:
@@ -230,7 +208,7 @@ def points(working: FloatArray, growth: FloatArray) -> FloatArray:
     return np.maximum(_joined(working, np.maximum(growth, 1.0)), 1.0)
 
 
-def share_interval(working: FloatArray, evidence: BusyShareEvidence, deviations: SlowdownDeviations) -> FloatArray:
+def share_interval(working: FloatArray, evidence: BusyShareEvidence, deviations: SlowdownRule) -> FloatArray:
     """Return the low ends, the points and the high ends of the part of the step that the GPU works, as three rows.
 
     Args:
@@ -242,7 +220,7 @@ def share_interval(working: FloatArray, evidence: BusyShareEvidence, deviations:
     return working * np.exp([[-less], [0.0], [more]])
 
 
-def _working(timing: Timing, known: Sequence[ObservedFigures], deviations: SlowdownDeviations) -> FloatArray:
+def _working(timing: Timing, known: Sequence[ObservedFigures], deviations: SlowdownRule) -> FloatArray:
     """Return the part of the step in which each GPU works, alone on it, with its ends, from the best known figure."""
     working = share_interval(timing.busy_s / timing.step_s, "graph", deviations)
 
@@ -263,7 +241,7 @@ def busy_shares(
     if not any(of_gpu.step_time_s for of_gpu in known):
         return [None] * len(gpus)
     analysis = analyze(graph, workload)
-    timing, deviations = analysis.timing(gpus), _deviations(slowdown_rule(analysis))
+    timing, deviations = analysis.timing(gpus), slowdown_rule(analysis)
 
     intervals: list[Interval | None] = []
     for index, of_gpu in enumerate(known):
@@ -282,7 +260,7 @@ def gpu_bound_odds(graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s:
     The rest is the odds of a host, or of data, that the GPU waits for.
     """
     analysis = analyze(graph, workload)
-    timing, doubt = analysis.timing([gpu]), _deviations(slowdown_rule(analysis)).host
+    timing, doubt = analysis.timing([gpu]), slowdown_rule(analysis).host
     count, predicted_s = np.exp(timing.features[[0, 0], KERNEL_COUNT]), float(timing.step_s[0])
 
     # Against the odds of a step as predicted, which leave some to the host, too.
@@ -308,14 +286,3 @@ def _joined(working: FloatArray, growth: FloatArray) -> FloatArray:
     before = np.minimum(working, 1.0)
     joined: FloatArray = ((before * growth) ** SHARPNESS + 1.0 - before**SHARPNESS) ** (1.0 / SHARPNESS)
     return joined
-
-
-@lru_cache(maxsize=4)
-def _deviations(rule: SlowdownRule) -> SlowdownDeviations:
-    """Return the deviations of a *rule* of an artifact."""
-    working = {evidence: rule.working[evidence] for evidence in get_args(BusyShareEvidence)}
-    ends = {evidence: (float(down), float(up)) for evidence, (down, up) in working.items()}
-    host = HostUncertainty(launch_s=rule.host["launch_s"], host=rule.host["host"], own=rule.host["own"])
-    return SlowdownDeviations(
-        growth=rule.growth, noise=rule.noise, working=ends, host=host, filling_blocks=rule.filling_blocks
-    )

@@ -81,13 +81,12 @@ def element_count(shape: Shape, batch_size: int) -> int:
 
 
 def convolution_flop(node: Node, sizes: ElementCounts) -> int:
-    """Return 2 x outputs x (channels per group x kernel): the weight is ``(out, in / groups, *kernel)``."""
-    return 2 * _first_element_count(node.outputs, sizes) * _kernel_elements(node)
+    """Return 2 x outputs x (channels per group x kernel): the weight is ``(out, in / groups, *kernel)``.
 
-
-def transposed_convolution_flop(node: Node, sizes: ElementCounts) -> int:
-    """Return 2 x inputs x (channels per group x kernel): the weight is ``(in, out / groups, *kernel)``."""
-    return 2 * _first_element_count(node.inputs or node.outputs, sizes) * _kernel_elements(node)
+    Of a transposed one it is 2 x inputs: its weight is ``(in, out / groups, *kernel)``.
+    """
+    shapes = node.inputs if node.op_type == "ConvTranspose" and node.inputs else node.outputs
+    return 2 * _first_element_count(shapes, sizes) * abs(prod(convolution_weight(node)[1:]))
 
 
 def product_flop(node: Node, sizes: ElementCounts) -> int:
@@ -115,11 +114,6 @@ def recurrent_flop(node: Node, sizes: ElementCounts) -> int:
 
 def _first_element_count(shapes: tuple[Shape, ...], sizes: ElementCounts) -> int:
     return sizes[shapes[0]] if shapes else 0
-
-
-def _kernel_elements(node: Node) -> int:
-    """Return the elements of a convolution's weight behind the first of its sizes."""
-    return abs(prod(convolution_weight(node)[1:]))
 
 
 def convolution_weight(node: Node) -> Shape:
@@ -184,9 +178,8 @@ def _rows(names: str, rule: OperatorRule) -> dict[str, OperatorRule]:
 
 
 RULES: dict[str, OperatorRule] = {
-    **_rows("Conv ConvInteger QLinearConv FusedConv DeformConv", _Rule(
+    **_rows("Conv ConvInteger QLinearConv FusedConv DeformConv ConvTranspose", _Rule(
         operator_class=_C.CONVOLUTION, saves=_S.INPUTS, flop=convolution_flop)),
-    "ConvTranspose": _Rule(operator_class=_C.CONVOLUTION, saves=_S.INPUTS, flop=transposed_convolution_flop),
     **_rows(_PRODUCTS, _Rule(operator_class=_C.PRODUCT, saves=_S.INPUTS, flop=product_flop)),
     **_rows(_ATTENTIONS, _Rule(operator_class=_C.ATTENTION, saves=_S.INPUTS, flop=attention_flop)),
     **_rows("LSTM GRU RNN", _Rule(operator_class=_C.RECURRENT, saves=_S.INPUTS, flop=recurrent_flop)),

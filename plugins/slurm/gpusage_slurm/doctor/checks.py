@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -148,25 +149,15 @@ def release(name: str, evidence: Evidence) -> Finding:
         if evidence.own.configuration.of_manager(SlurmSettings).accept_double_booking:
             return warned(name, observation, f"{newer}, or take slurm.accept_double_booking out")
         todo = f"{newer}, or accept it: [slurm] accept_double_booking = true"
-        verdict = failed if evidence.own.configuration.mode == "enforce" else warned
-        return verdict(name, f"{observation}: so no GPU is shared", todo)
+        return evidence.unshared(name, f"{observation}: so no GPU is shared", todo)
     if is_vulnerable(evidence.settings):
         observation = f"slurmctld {running} may have vulnerabilities that 25.05.9, 25.11.8 and 26.05.4 fixed"
         return warned(name, observation, "update Slurm, unless your distribution says that it has fixed them")
     return passed(name, f"slurmctld {running}: no known problem")
 
 
-def job_submit(name: str, evidence: Evidence) -> Finding:
-    """Check that slurmctld asks gpusaged."""
-    return _script_check(name, "jobsubmitplugins", "job_submit.lua", evidence)
-
-
-def cli_filter(name: str, evidence: Evidence) -> Finding:
-    """Check that sbatch describes models."""
-    return _script_check(name, "clifilterplugins", "cli_filter.lua", evidence)
-
-
-def _script_check(name: str, key: str, script: str, evidence: Evidence) -> Finding:
+def lua_script(key: str, script: str, name: str, evidence: Evidence) -> Finding:
+    """Check that the Lua *script*, which setting *key* switches on, calls gpusage."""
     if find_block(evidence.scripts.get(script, "")) is None:
         return failed(name, f"{script} does not call gpusage", "gpusage slurm install --yes")
     used = evidence.settings.get(key, "")
@@ -214,8 +205,7 @@ def node_prolog(name: str, evidence: Evidence) -> Finding:
     lacking = [script.key for script in (PROLOG, EPILOG) if script in missing_scripts(evidence.settings)]
     if lacking:
         observation = f"{' and '.join(lacking)} without gpusage: nothing holds a job to its share, so no GPU is shared"
-        verdict = failed if evidence.own.configuration.mode == "enforce" else warned
-        return verdict(name, observation, _INSTALL_AGAIN)
+        return evidence.unshared(name, observation, _INSTALL_AGAIN)
     if prolog_runs_in_job(evidence.settings):
         observation = "PrologFlags=RunInJob: an MPS daemon would end with the job that began it, so no GPU is shared"
         return warned(name, observation, "take RunInJob out of PrologFlags, then scontrol reconfigure")
@@ -315,8 +305,8 @@ def pyslurm(name: str, evidence: Evidence) -> Finding:
 _SLURM_CHECKS: Mapping[str, Callable[[str, Evidence], Finding]] = MappingProxyType(
     {
         "release": release,
-        "job_submit plugin": job_submit,
-        "cli_filter plugin": cli_filter,
+        "job_submit plugin": partial(lua_script, "jobsubmitplugins", "job_submit.lua"),
+        "cli_filter plugin": partial(lua_script, "clifilterplugins", "cli_filter.lua"),
         "installation": current_installation,
         "LuaSocket": lua_socket,
         "luaposix": lua_posix,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpusage.cli.admin import OwnEvidence, gather_own
+from gpusage.cli.admin import Finding, OwnEvidence, failed, gather_own, warned
 from gpusage.decisions.advisor import advisor
 from gpusage.node.dividing import libexec_folder
 from gpusage.service.client import read_status
@@ -80,6 +80,11 @@ class Evidence:
     limits_trouble: str = ""
     foreign_mps: tuple[str, ...] = ()
     exclusive_gpus: tuple[str, ...] = ()
+
+    def unshared(self, name: str, observation: str, todo: str) -> Finding:
+        """Return what keeps GPUs from being shared as it should be: harmless until jobs are rewritten."""
+        verdict = failed if self.own.configuration.mode == "enforce" else warned
+        return verdict(name, observation, todo)
 
 
 def dry_run_crashes(settings: Mapping[str, str]) -> bool:

@@ -163,19 +163,15 @@ def accounting(name: str, evidence: Evidence) -> Finding:
     else:
         observation = "gres/mps is neither tracked nor billed: a share would be free, and outside every limit"
         todo = "gpusage slurm install --yes, then restart slurmctld; or mode = 'advise'"
-
-    # A share that is free and outside every limit is harmless until jobs are rewritten.
-    verdict = failed if evidence.own.configuration.mode == "enforce" else warned
-    return verdict(name, observation, todo)
+    return evidence.unshared(name, observation, todo)
 
 
 def limits(name: str, evidence: Evidence) -> Finding:
     """Check that every limit on GPUs holds for shares too, and that gpusaged can know it."""
-    verdict = failed if evidence.own.configuration.mode == "enforce" else warned
     if evidence.limits is None:
         todo = "start slurmdbd; run gpusaged as SlurmUser, or give its user AdminLevel=Operator"
         observation = f"{UNKNOWN}, so no GPU is shared unless gpusaged read them earlier"
-        return verdict(name, f"{observation} ({evidence.limits_trouble})", todo)
+        return evidence.unshared(name, f"{observation} ({evidence.limits_trouble})", todo)
 
     reasons = [limit.reason for limit in evidence.limits if limit.remedies]
     if not reasons:
@@ -183,7 +179,7 @@ def limits(name: str, evidence: Evidence) -> Finding:
     more = f", and {len(reasons) - 1} more such limits" if len(reasons) > 1 else ""
     remedies = [*dict.fromkeys(remedy for limit in evidence.limits for remedy in limit.remedies)]
     todo = "; ".join(remedies[:_MOST_REMEDIES]) + ("; ..." if len(remedies) > _MOST_REMEDIES else "")
-    return verdict(name, f"{reasons[0]}{more}: whole GPUs are kept there", todo)
+    return evidence.unshared(name, f"{reasons[0]}{more}: whole GPUs are kept there", todo)
 
 
 def enforced_partitions(name: str, evidence: Evidence) -> Finding:

@@ -97,11 +97,8 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
     offline = {"variable_comment": submission.comment, **read_script(script)} if script else {}
     fields = {**offline, **submission.fields} if script else submission.fields
 
-    for channel in _CHANNELS:
-        text = fields.get(channel, "")
-        model_request = parse_comment(text, model_names) if text else None
-        if model_request is not None:
-            break
+    texts = [fields[channel] for channel in _CHANNELS if fields.get(channel)]
+    model_request = next(filter(None, (parse_comment(text, model_names) for text in texts)), None)
     path = model_request.model if model_request and is_model_path(model_request.model, model_names) else ""
     if model_request is not None and path and not path.startswith(("~", "/")):
         # sbatch resolves a path from --chdir, too. Jobs that name none share their answer, whatever folder they are in.
@@ -135,17 +132,14 @@ def _first_run(fields: Mapping[str, str]) -> ModelRequest | None:
 
 def _learn_switch(fields: Mapping[str, str]) -> bool | None:
     """Return whether the user's words are ``learn=on`` or ``learn=off``; a site may observe jobs that say nothing."""
-    for channel in _CHANNELS:
-        switch = parse_learn(fields.get(channel, ""))
-        if switch is not None:
-            return switch
-    return None
+    switches = (parse_learn(fields.get(channel, "")) for channel in _CHANNELS)
+    return next((switch for switch in switches if switch is not None), None)
 
 
 def _missing_card_reason(fields: Mapping[str, str]) -> str | None:
     """Return why the job that job_submit saw brings no card; ``None`` where it is no batch job, which never does."""
     reason = decode_missing_card_reason(fields.get("card", ""))
-    if reason or fields.get("script", "1") != "1":
+    if reason or not _is_batch(fields):
         return reason
     return _NO_CARD if _exports_all(fields) else _LEFT_BEHIND.format(fields["export"])
 
@@ -154,6 +148,10 @@ def decode_missing_card_reason(card: str) -> str | None:
     """Return the reason that travels in a card's place, as a sentence; ``None`` where none does."""
     ended = _STATUS.fullmatch(card)
     return _ENDINGS.get(ended[1], _ENDED.format(ended[1])) if ended else decode_error(card)
+
+
+def _is_batch(fields: Mapping[str, str]) -> bool:
+    return fields.get("script", "1") == "1"
 
 
 def _exports_all(fields: Mapping[str, str]) -> bool:
@@ -333,7 +331,7 @@ def _number(fields: Mapping[str, str], name: str) -> int | None:
 
 def _obstacles(fields: Mapping[str, str], requested: list[tuple[str, Tres]], gpu_count: int) -> Iterator[str]:
     """Yield the reasons in the job's options for whole GPUs, as it wrote them."""
-    if fields.get("script", "1") != "1":
+    if not _is_batch(fields):
         yield _ONLY_BATCH
     if fields.get("het", "0") not in ("", "0"):
         yield "the job is heterogeneous"

@@ -58,35 +58,27 @@ _SHORT = MappingProxyType(
         "-e": "error",
     }
 )
+# Options whose fields have their names.
+_SAME_NAME = (
+    *("comment", "account", "export", "prefer", "partition", "reservation", "qos", "deadline", "tres-bind"),
+    *("tres-per-task", "cpus-per-task", "sockets-per-node", "cores-per-socket", "threads-per-core"),
+)
 _PLAIN = MappingProxyType(
     {
-        "comment": "comment",
+        **{name: name.replace("-", "_") for name in _SAME_NAME},
         "job-name": "name",
-        "account": "account",
         "chdir": "work_dir",
         "workdir": "work_dir",
-        "export": "export",
         "constraint": "features",
-        "prefer": "prefer",
-        "partition": "partition",
         "nodelist": "req_nodes",
         "exclude": "exc_nodes",
-        "reservation": "reservation",
-        "qos": "qos",
         "ntasks": "num_tasks",
-        "sockets-per-node": "sockets_per_node",
         "gpu-freq": "tres_freq",
         "gpu-bind": "tres_bind",
-        "tres-bind": "tres_bind",
         "ntasks-per-gpu": "ntasks_per_tres",
-        "tres-per-task": "tres_per_task",
-        "cpus-per-task": "cpus_per_task",
         "mincpus": "pn_min_cpus",
         "tmp": "pn_min_tmp_disk",
-        "cores-per-socket": "cores_per_socket",
-        "threads-per-core": "threads_per_core",
         "extra-node-info": "cores_per_socket",
-        "deadline": "deadline",
     }
 )
 _MEMORY = MappingProxyType({"mem": "min_mem_per_node", "mem-per-cpu": "min_mem_per_cpu", "mem-per-gpu": "mem_per_tres"})

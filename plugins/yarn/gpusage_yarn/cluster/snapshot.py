@@ -155,7 +155,11 @@ def build_cluster(snapshot: ClusterSnapshot, catalogue: GpuCatalogue) -> Cluster
     seen = Cluster(
         manager=MANAGER,
         version=snapshot.version,
-        pools=tuple(_pool(label, nodes, snapshot.queues, catalogue) for label, nodes in sorted(grouped.items())),
+        pools=tuple(
+            # A plan asks for shares, so of nodes with one label those count that offer shares, if any does.
+            _pool(label, [node for node in nodes if node.total.share] or nodes, snapshot.queues, catalogue)
+            for label, nodes in sorted(grouped.items())
+        ),
         default_partition=DEFAULT if any(DEFAULT in names for _, names in queue_names(snapshot.queues)) else None,
         notes=notes,
     )
@@ -196,7 +200,7 @@ def _size(resources: Mapping[str, int], share: str) -> ContainerSize:
 
 
 def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue: GpuCatalogue) -> GpuPool:
-    shared = all(node.total.share for node in nodes)
+    shared = nodes[0].total.share > 0
     names = (
         name
         for queue, known in queue_names(queues)

@@ -21,20 +21,8 @@ from gpusage_yarn.cluster.queues import MASTER_MIB
 from gpusage_yarn.share_plan import TYPE, Plan, encode, encode_texts, json_of
 
 MASTER = "org.gpusage.yarn.GpuShareApplicationMaster"
-DEFAULT_CLASSPATH = ",".join(
-    [
-        "$HADOOP_CONF_DIR",
-        *(
-            f"${home}/share/hadoop/{part}/{jars}"
-            for home, part in (
-                ("HADOOP_COMMON_HOME", "common"),
-                ("HADOOP_HDFS_HOME", "hdfs"),
-                ("HADOOP_YARN_HOME", "yarn"),
-            )
-            for jars in ("*", "lib/*")
-        ),
-    ]
-)
+_JARS = [f"$HADOOP_{part}_HOME/share/hadoop/{part.lower()}" for part in ("COMMON", "HDFS", "YARN")]
+DEFAULT_CLASSPATH = ",".join(["$HADOOP_CONF_DIR", *(f"{folder}/{jars}" for folder in _JARS for jars in ("*", "lib/*"))])
 """Hadoop's own, where a site has set none; our jar lies in share/hadoop/yarn/lib."""
 
 # Quiet, quick to start, and small, in address space too, which a NodeManager may limit (vmem-check-enabled); the last

@@ -81,11 +81,7 @@ def plan_submission(
         whole = replace(outcome.decision, request=job.request)
         return PlannedSubmission(outcome=outcome, plan=_plan_for(whole, pools, snapshot, size, catalogue))
 
-    plan = replace(
-        base_plan,
-        priority=int(fields.get("set.priority", "0")),
-        apart="set.apart" in fields,
-    )
+    plan = replace(base_plan, priority=int(fields.get("set.priority", "0")), apart="set.apart" in fields)
     return PlannedSubmission(outcome=outcome, plan=plan)
 
 

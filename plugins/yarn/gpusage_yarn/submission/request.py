@@ -33,6 +33,8 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _MAXIMUM_CARD_CHARACTERS = 64 * 1024
 DECISION_VARIABLE = "GPUSAGE_DECISION"
 """The variable by which a job can see that its GPU became a share."""
+USUAL_PROCESSES = 4
+"""That a container of another client's master may start: Spark runs several tasks in an executor."""
 FALLBACK_AFTER_S = 30
 """After how long without a container the next generation is tried."""
 
@@ -48,19 +50,19 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
         RequestError: The comment is addressed to us and malformed.
     """
     fields = submission.fields
-    card = fields.get("card", "")
+    card, model_request = fields.get("card", ""), parse_comment(fields.get("comment", ""), model_names)
     return Job(
         submission=submission,
-        request=read_request(fields),
+        request=read_request(fields, model_request.named if model_request else ()),
         request_text=describe_request(fields),
-        model_request=parse_comment(fields.get("comment", ""), model_names),
+        model_request=model_request,
         card=card if 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS else None,
         submitter=Submitter(fields=fields, account_field="queue", job_name_field="name"),
     )
 
 
-def read_request(fields: Mapping[str, str]) -> GpuRequest:
-    """Return the request of a container: a whole GPU.
+def read_request(fields: Mapping[str, str], named: Sequence[str] = ()) -> GpuRequest:
+    """Return the request of a container, a whole GPU, of a job whose user *named* these keys.
 
     Only `gpusage yarn submit` says how large a container is; without that, no label is known to have room for it. Its
     master runs a task again that ran out of memory. Other clients' masters see the failure, and end or count it.
@@ -78,6 +80,7 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         cpu_count=max(_number(fields, "vcores"), 1),
         host_memory_bytes=_number(fields, "memory_mib") * MIB,
         bindable=is_ours,
+        process_count=1 if is_ours or "processes" in named else USUAL_PROCESSES,  # a need is of all that are named
         repeatable=is_ours and fields.get("rescue") != "0",
     )
 

@@ -9,7 +9,15 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import analyze
-from gpusage.predictors.artifacts import SHIPPED, Card, SlowdownParameters, SlowdownRule, pretrained
+from gpusage.predictors.artifacts import (
+    SHIPPED,
+    Card,
+    HostUncertainty,
+    PartnerExponents,
+    SlowdownParameters,
+    SlowdownRule,
+    pretrained,
+)
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning import artifacts
 from gpusage_lab.learning.artifacts import Artifact
@@ -25,12 +33,13 @@ CARD = Card(purpose="a test", fitted_on=("nothing",), licences=("none",), ranges
 
 def test_an_artifact_has_the_same_bytes_whatever_order_its_parameters_stand_in(tmp_path: Path) -> None:
     first, second = {"b": [1 / 3, 2.0], "a": [0.0, np.float64(0.1)]}, {"a": [0.0, 0.1], "b": [0.333333, 2.0]}
+    host, partners = HostUncertainty(launch_s=1e-5, host=0.1, own=0.1), PartnerExponents(0.1, 0.2)
     rules = (
-        SlowdownRule(growth=0.1, noise=0.2, working=working, host={}, filling_blocks=None)
+        SlowdownRule(growth=0.1, noise=0.2, working=working, host=host, filling_blocks=None)
         for working in (first, second)
     )
     ours, theirs = (
-        Artifact(name="one", card=CARD, parameters=SlowdownParameters(eager=rule, proportional=rule, partners={}))
+        Artifact(name="one", card=CARD, parameters=SlowdownParameters(eager=rule, proportional=rule, partners=partners))
         for rule in rules
     )
     assert artifacts.rendered(ours) == artifacts.rendered(theirs)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage.predictors.sharing.colocation import PartnerExponents, apply_partners
+from gpusage.predictors.artifacts import PartnerExponents
+from gpusage.predictors.sharing.colocation import apply_partners
 from gpusage_hooks.types import Interval
 from gpusage_lab.learning.slowdown_partners import PartnersRow, fitted_partners, partners_table
 

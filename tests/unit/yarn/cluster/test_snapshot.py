@@ -155,3 +155,16 @@ def test_vcores_that_are_given_out_more_than_once_do_not_count(documents: Docume
     set_amount(v100["availableResource"], "vcores", -3)
     parsed = parse_node(v100)
     assert parsed.free.vcores == parsed.total.vcores
+
+
+def test_of_nodes_with_one_label_those_count_that_offer_shares(documents: Documents) -> None:
+    """A plan asks for shares, which the nodes of YARN's own plugin do not have."""
+    v100 = node(documents, "v100")
+    whole = copy.deepcopy(v100) | {"id": "whole:1"}
+    for resource in (whole["totalResource"], whole["availableResource"]):
+        set_amount(resource, "gpusage.io/share", 0)
+        set_amount(resource, "yarn.io/gpu", 8)
+    documents["nodes"]["nodes"]["node"].insert(0, whole)
+    pool = cluster(documents).pools[2]
+    assert (pool.site_type, pool.gpu_count, pool.mps_per_gpu) == ("v100", 1, 100)
+    assert not any(room.node == "whole:1" for kind in pool.node_kinds for room in kind.rooms)

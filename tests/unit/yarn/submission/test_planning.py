@@ -55,6 +55,7 @@ def proposed(
     model_request: ModelRequest = MODEL_REQUEST,
     **fields: str,
 ) -> PlannedSubmission:
+    fields = {"memory_mib": str(SIZE.memory_mib), "vcores": str(SIZE.vcores), **fields}
     job = advisor.hooks.parse_submission(
         DecisionRequest(manager="yarn", fields=fields, origin="alice"), advisor.context("yarn")
     )
@@ -202,7 +203,7 @@ def test_without_a_model_a_whole_gpu_is_asked_for(advisor: Advisor) -> None:
 
 def test_a_small_model_that_keeps_its_gpu_takes_an_old_one(advisor: Advisor) -> None:
     model = str(ROOT / "examples/models/mobilenet_v3_large.onnx")
-    model_request = ModelRequest(model=model, workload=Workload(batch_size=32, mode="infer"))
+    model_request = ModelRequest(model=model, workload=Workload(batch_size=32, mode="infer", slowdown=1.0))
     made = proposed(advisor, advisor.read(model), model_request=model_request)
     assert made.outcome.decision.code is Code.KEEP
     assert made.plan.labels == ("v100", "a100", "h100")

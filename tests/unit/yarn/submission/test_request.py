@@ -27,7 +27,9 @@ def test_another_manager_s_submission_is_not_ours() -> None:
 
 def test_a_container_asks_for_one_gpu() -> None:
     job = job_of(user="alice", queue="root.research", card="abc", comment="model=r.onnx,batch=64")
-    assert job.request == GpuRequest(gpu_count=1, partitions=("root.research",), bindable=False, repeatable=False)
+    assert job.request == GpuRequest(
+        gpu_count=1, partitions=("root.research",), bindable=False, process_count=4, repeatable=False
+    )
     assert job.request_text == "yarn.io/gpu: 1"
     assert job.card == "abc"
     assert job.model_request is not None
@@ -68,3 +70,12 @@ def test_only_our_own_master_runs_a_task_again_that_ran_out_of_memory() -> None:
     assert read_request({"memory_mib": "2048"}).repeatable
     assert not read_request({"memory_mib": "2048", "rescue": "0"}).repeatable, "--no-rescue"
     assert not read_request({}).repeatable, "Spark's, for example"
+
+
+def test_other_clients_containers_may_start_several_processes_unless_their_user_says_how_many() -> None:
+    assert read_request({"memory_mib": "2048"}).process_count == 1, "submit's own runs the command"
+    assert job_of(comment="model=r.onnx").request.process_count == 4
+    named = job_of(comment="model=r.onnx,processes=2")
+    assert named.request.process_count == 1, "its need is of both"
+    assert named.model_request is not None
+    assert named.model_request.workload.processes == 2

@@ -8,6 +8,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.Predicate;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.QueueConfigurations;
 import org.apache.hadoop.yarn.api.records.QueueInfo;
@@ -39,12 +41,8 @@ final class NodeLabels {
 
   /** Return {@code labels}, those first where one node has room for {@code required} now: share, memory and cores. */
   static List<String> roomyFirst(RMContext rm, List<String> labels, Resource required) {
-    List<String> roomy = new ArrayList<>(labels);
-    roomy.removeIf(label -> !hasRoom(rm, label, required));
-    List<String> full = new ArrayList<>(labels);
-    full.removeAll(roomy);
-    roomy.addAll(full);
-    return roomy;
+    Map<Boolean, List<String>> roomy = labels.stream().collect(Collectors.partitioningBy(label -> hasRoom(rm, label, required)));
+    return Stream.concat(roomy.get(true).stream(), roomy.get(false).stream()).collect(Collectors.toList());
   }
 
   /** Return whether a node with {@code label} has room for {@code required} now. */
@@ -94,11 +92,16 @@ final class NodeLabels {
         && hasNode(rm, RMNodeLabelsManager.NO_LABEL, node -> Resources.fitsIn(required, node.getTotalResource()));
   }
 
+  /**
+   * Return whether a running node with {@code label} meets {@code condition}. Its labels are the label manager's: the scheduler hears of them later, and
+   * a master that is sent to nodes without a label, of which soon there are none, waits for ever.
+   */
   private static boolean hasNode(RMContext rm, String label, Predicate<SchedulerNode> condition) {
     AbstractYarnScheduler<?, ?> scheduler = (AbstractYarnScheduler<?, ?>) rm.getScheduler();
     for (RMNode node : rm.getRMNodes().values()) {
-      SchedulerNode known = node.getState() == NodeState.RUNNING ? scheduler.getSchedulerNode(node.getNodeID()) : null;
-      if (known != null && label.equals(known.getPartition()) && condition.test(known)) {
+      boolean isThere = node.getState() == NodeState.RUNNING && (label.isEmpty() ? node.getNodeLabels().isEmpty() : node.getNodeLabels().contains(label));
+      SchedulerNode known = isThere ? scheduler.getSchedulerNode(node.getNodeID()) : null;
+      if (known != null && condition.test(known)) {
         return true;
       }
     }
