@@ -17,7 +17,7 @@ from typing import Any, Literal
 import click
 
 from gpusage.boundary.edits import Edit, make_edits
-from gpusage.devices.calibration import read_calibrations
+from gpusage.devices.calibration import read_hosts
 from gpusage.devices.catalogue import Catalogue
 from gpusage.node.dividing.programs import Offers, host_offers
 from gpusage.plugins.loading import load_hooks
@@ -154,7 +154,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         socket=socket,
         killed=Path(configuration.kill_switch).exists(),
         plugin_troubles=hooks.troubles(),
-        gpus_trouble=catalogue.alias_trouble(gpus.aliases) or read_calibrations(catalogue, gpus.calibration)[1],
+        gpus_trouble=catalogue.alias_trouble(gpus.aliases) or read_hosts(gpus.calibration)[1],
         offers=host_offers(),
         next_step=step,
         store_trouble=store_trouble,

@@ -75,7 +75,7 @@ def calibrate(*, device: str, gpu: str, output: Path | None, as_json: bool) -> N
                 rates.append(step_s / predicted_s)
 
     today = date.today().isoformat()  # noqa: DTZ011 - the day here
-    about = {"schema": SCHEMA, "gpu": row.name, "device": device, "host": platform.node(), "measured_on": today}
+    about = {"schema": SCHEMA, "gpu": row.board, "device": device, "host": platform.node(), "measured_on": today}
     shown = {
         "host_factor": np.median(hosts),
         "host_spread": np.max(hosts) / np.min(hosts),

@@ -1,4 +1,4 @@
-"""What `gpusage calibrate` measured on a site's hosts, in a file for each kind of GPU, and the catalogue that follows.
+"""What `gpusage calibrate` measured on a site's hosts, in a file for each kind of GPU.
 
 A file in doubt is left out with a sentence, in the log and in `gpusage gpus`: predictions go on without it.
 """
@@ -8,19 +8,19 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from gpusage.boundary.typed_documents import MismatchError, read_as
-from gpusage.devices.catalogue import Catalogue
-from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.errors import RequestError
 
+Hosts = tuple[tuple[str, float], ...]
+"""GPUs, each with the factor of its hosts."""
 SCHEMA = "gpusage.calibration/1"
 MOST_DAYS = 400
 """An older file says little about today's hosts and libraries."""
@@ -32,7 +32,7 @@ class Calibration:
     """What was measured on one host.
 
     Attributes:
-        gpu: By the catalogue's name.
+        gpu: The board, by the catalogue's name.
         device: ``cuda``; a trial on a processor says nothing of a GPU.
         measured_on: The day.
         host_factor: How many times as long as usual the host takes to launch, the median of the models.
@@ -57,10 +57,10 @@ def checked(document: object) -> Calibration:
         RequestError: It is in doubt.
     """
     try:
-        found = read_as(Calibration, document)
-        key, rule, got = "measured_on", f"a day of the last {MOST_DAYS}", str(found.measured_on)
-        if -1 <= (date.today() - found.measured_on).days <= MOST_DAYS:  # noqa: DTZ011 - nor does a clock's day matter
-            return found
+        measured = read_as(Calibration, document)
+        key, rule, got = "measured_on", f"a day of the last {MOST_DAYS}", str(measured.measured_on)
+        if -1 <= (date.today() - measured.measured_on).days <= MOST_DAYS:  # noqa: DTZ011 - nor does a clock's day matter
+            return measured
     except MismatchError as error:
         key, rule, got = error.key, error.rule, str(error.value)
     what = f"Key {key!r} of a calibration" if key else "Calibration"
@@ -68,12 +68,12 @@ def checked(document: object) -> Calibration:
     raise RequestError(message)
 
 
-def read_calibrations(known: Catalogue, paths: Sequence[str]) -> tuple[Catalogue, str]:
-    """Return *known* with what the files at *paths* say of its hosts, and why one of them is not used, if so.
+def read_hosts(paths: Sequence[str]) -> tuple[Hosts, str]:
+    """Return the hosts' factor by each of the files at *paths*, and why one of them is not used, if so.
 
-    The catalogue is the same object while no file changes, as predictors cache by identity.
+    The same files give the same object, and one line in the log.
     """
-    return _calibrated(known, tuple((path, _text(path)) for path in paths))
+    return _hosts(tuple((path, _text(path)) for path in paths))
 
 
 def _text(path: str) -> str:
@@ -84,21 +84,13 @@ def _text(path: str) -> str:
 
 
 @lru_cache(maxsize=4)
-def _calibrated(known: Catalogue, texts: tuple[tuple[str, str], ...]) -> tuple[Catalogue, str]:
-    factors, trouble = {}, ""
+def _hosts(texts: tuple[tuple[str, str], ...]) -> tuple[Hosts, str]:
+    factors, trouble = [], ""
     for path, text in texts:
         try:
-            found = checked(json.loads(text))
-            factors[known.find(found.gpu).board] = found.host_factor
-        except (GpuUsageError, ValueError, RecursionError) as error:  # noqa: PERF203 - few files, once
+            measured = checked(json.loads(text))
+            factors.append((measured.gpu, measured.host_factor))
+        except (RequestError, ValueError, RecursionError) as error:  # noqa: PERF203 - few files, once
             trouble = f"File {path!r} of 'gpus.calibration' is not used: {error}"
             _log.warning("%s", trouble)
-    if not factors:
-        return known, trouble
-
-    # Hosts of one site are more alike than those of benchmarks: a kind that nobody measured has the others' mean.
-    usual = prod(factors.values()) ** (1.0 / len(factors))
-    rows = [
-        replace(gpu, host_factor=factors.get(gpu.board, usual), is_calibrated=gpu.board in factors) for gpu in known
-    ]
-    return Catalogue(rows), trouble
+    return tuple(factors), trouble
