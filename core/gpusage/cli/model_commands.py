@@ -52,7 +52,7 @@ Examples:
 
 @click.command(epilog=PREDICT_EXAMPLES)
 @options.models_argument
-@options.gpu_option(multiple=True)
+@options.gpus_option
 @click.option(
     "--batch",
     "batches",
@@ -147,7 +147,7 @@ def predict() -> None:
     "pairs_file",
     help="CSV or Parquet file of pairs that you measured (model, beside, slowdown), to learn partners from.",
 )
-@options.gpu_option(multiple=False)
+@click.option("--gpu", metavar="NAME", required=True, help="The GPU to share.", shell_complete=options.complete_gpu)
 @options.workload_options
 @options.json_option
 @click.pass_context
