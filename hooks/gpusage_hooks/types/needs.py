@@ -204,12 +204,15 @@ class Price:
         slowdown: As in `GpuNeed`.
         contended_slowdown: The same if partners leave it no more than its part of the memory's bandwidth; ``None``
             where that is no more.
+        partner_powers: By which powers of the number of jobs on the GPU its own time grows, beside average partners and
+            bad ones; ``None`` for the dearest that were fitted.
     """
 
     gpu: str
     share_percent: int
     slowdown: Interval
     contended_slowdown: Interval | None = None
+    partner_powers: tuple[float, float] | None = None
 
     @property
     def slowdown_under_contention(self) -> Interval:
