@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, hypot
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -234,7 +235,7 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     # The host launches ahead of the GPU, so that the longer of the two decides.
     alone_s = kernels.counts @ times.total_s
     busy_s = alone_s * factors
-    host_s = float(kernels.host_counts @ efficiency.host_s) * np.array([gpu.host_factor for gpu in gpus])
+    host_s = float(kernels.host_counts @ efficiency.host_s) * np.fromiter(map(attrgetter("host_factor"), gpus), float)
     step_s = (busy_s**OVERLAP + host_s**OVERLAP) ** (1.0 / OVERLAP)
 
     # The residual was fitted on the kernels' times as learned, before bounds; it corrects all that they add up to.
