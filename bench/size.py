@@ -67,7 +67,9 @@ class Budget:
         return figure >= self.limit if self.at_least else figure <= self.limit
 
 
-OLDER = 41_276 - 300
+CALIBRATE = 184
+"""Lines of issue 38.4, of the product."""
+OLDER = 41_276 - 300 + CALIBRATE
 """Of before the issues below; issue 35 saved the second number in core but its capture, commands and reports, in hooks
 and in plugins/slurm."""
 
@@ -78,9 +80,8 @@ BUDGETS = {
         # 39: 743 less, 60 more (plans, refusals, one GPU type), 30 by a reader, 79 for maxima, placement constraints;
         # 39 again: 18 misses of others' masters;
         # 37 again: 91 doctor, idle times, days' capacity, sacct's seconds, 186 tables of files (from planning),
-        # 128 learned pairs; 38: 30 intervals, 18 partners; 37: 30 capacity, idle times of old runs; 39: 36 processes;
-        # 38: 184 calibrate
-        limit=OLDER + 666 - COMMANDS + 438 + 213 + 34 + 30 + 158 + 180 + 79 + 30 - 653 + 79 + 91 + 186 + 128 + 132 + 184
+        # 128 learned pairs; 38: 30 intervals, 18 partners; 37: 30 capacity, idle times of old runs; 39: 40 processes
+        limit=OLDER + 666 - COMMANDS + 438 + 213 + 34 + 30 + 158 + 180 + 79 + 30 - 653 + 79 + 91 + 186 + 128 + 136
     ),  # 276 of them were gpusage-mps's, which was not counted
     "lines of code: planning, sandboxes, lab, bench": Budget(
         # issue 36: 10 forms, 263 plan slices; 37: 142 simulator, 82 month, 21 partners, 23 a waiting site;
