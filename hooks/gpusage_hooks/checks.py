@@ -15,30 +15,15 @@ from itertools import product
 from typing import Any
 
 from gpusage_hooks import samples
-from gpusage_hooks.answers import check_answer, check_decision, check_graph, check_interval
-from gpusage_hooks.conformance import Hook, check_api, implemented, require
+from gpusage_hooks.answers import check_answer
+from gpusage_hooks.answers import check_decision as check_decision
+from gpusage_hooks.answers import check_graph as check_graph
+from gpusage_hooks.answers import check_interval as check_interval
+from gpusage_hooks.conformance import Hook, check_api, require
+from gpusage_hooks.conformance import implemented as implemented
 from gpusage_hooks.errors import GpuUsageError, GraphError
 from gpusage_hooks.managers import Context, Manager
 from gpusage_hooks.types import STAGES, Code, Gpu, GpuRequest, ModelGraph, PolicyInput
-
-__all__ = [
-    "CHECKS",
-    "check_colocation",
-    "check_commands",
-    "check_decision",
-    "check_graph",
-    "check_interval",
-    "check_left_to_others",
-    "check_listener",
-    "check_observed_figures",
-    "check_plugin",
-    "check_policy",
-    "check_predictor",
-    "check_reader",
-    "check_renderer",
-    "check_slowdown",
-    "implemented",
-]
 
 _MANAGER = {"manager": samples.MANAGER, "context": samples.context()}
 _JOB = {"job": samples.marked_job(), "context": samples.context()}

@@ -22,18 +22,8 @@ NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 # A manager's section stands beside these in the same file.
 TAKEN = (
-    "mode",
-    "enforce_in",
-    "kill_switch",
-    "sharing",
-    "generation",
-    "slo",
-    "daemon",
-    "store",
-    "learning",
-    "money",
-    "network",
-    "gpus",
+    *("mode", "enforce_in", "kill_switch"),
+    *("sharing", "generation", "slo", "daemon", "store", "learning", "money", "network", "gpus"),  # sections
 )
 """The keys of gpusage.toml that are gpusage's own."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,21 +16,28 @@ from gpusage_sandboxes import slurm, yarn
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
 from gpusage_sandboxes.packages import require_apt
 from gpusage_sandboxes.slurm.creation import install_plugin
-from gpusage_sandboxes.yarn.hadoop import prepare_java
+from gpusage_sandboxes.yarn.hadoop import prepare_hadoop, prepare_java
 from gpusage_sandboxes.yarn.jar import build_jar
 from gpusage_sandboxes.yarn.settings import with_gpusage
+from java_programs import compile_java
 from slurm_clients import SlurmPair
 from slurm_jobs import GENEROUS
-from yarn_clients import YarnPair
+from yarn_clients import MIG
+from yarn_nodes import relabel
+from yarn_pairs import GPU_NODE, YarnPair
 
+MIG_PLUGIN = Path(__file__).parents[1] / "standins" / "java" / "MigPlugin.java"
+DEFAULT_LABEL = "yarn.scheduler.capacity.root.default.default-node-label-expression"
+DEVICES = "yarn.nodemanager.pluggable-device-framework"
 SLURM = slurm.ClusterPlan(nodes=slurm.parse_nodes("1xv100:2"), accounting=True)
-YARN = yarn.ClusterPlan(nodes=yarn.parse_nodes("2xv100:1"))
-WITH_A_NODE_FOR_MASTERS = yarn.parse_nodes("2xv100:1,1xcpu:0")
-YARN_SETTINGS = {
-    "gpusage.share.for-whole-gpus": "true",
-    "gpusage.daemon.limit-ms": "2000",
-    "gpusage.daemon.rest-ms": "0",
-}
+YARN = yarn.ClusterPlan(
+    nodes=yarn.parse_nodes("1xv100:2"),
+    resource_types=(MIG,),
+    site_settings={"yarn.resourcemanager.placement-constraints.handler": "scheduler"},
+    node_settings={f"{DEVICES}.enabled": "true", f"{DEVICES}.device-classes": "standins.MigPlugin"},
+)
+WITH_A_NODE_FOR_MASTERS = yarn.parse_nodes("1xv100:2,1xcpu:0")
+YARN_SETTINGS = {**YARN.site_settings, "gpusage.daemon.limit-ms": "2000", "gpusage.daemon.rest-ms": "0"}
 
 
 @pytest.fixture(scope="session")
@@ -61,17 +69,20 @@ def slurm_pair(slurm_clusters: SlurmPair) -> SlurmPair:
 
 
 @pytest.fixture(scope="session")
-def yarn_pair() -> Iterator[YarnPair]:
+def yarn_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnPair]:
     """Return both clusters; a machine without Java has no YARN to test on."""
     try:
-        prepare_java()
+        java = prepare_java()
     except RequestError as error:
         pytest.skip(str(error))
-    plain = replace(YARN, whole_gpus=1, share_per_gpu=0)
+    hadoop = prepare_hadoop()
+    plugin = compile_java(java, MIG_PLUGIN, hadoop.classpath, tmp_path_factory.mktemp("mig"))
+    both = replace(YARN, further_jars=(plugin,))
+    plain = replace(both, whole_gpus=2, share_per_gpu=0, scheduler_settings={DEFAULT_LABEL: ""})
     with_shares = with_gpusage(
-        replace(YARN, nodes=WITH_A_NODE_FOR_MASTERS, site_settings=YARN_SETTINGS), build_jar(), "enforce"
+        replace(both, nodes=WITH_A_NODE_FOR_MASTERS, site_settings=YARN_SETTINGS), build_jar(), "enforce"
     )
     with ExitStack() as stack:
         pair = YarnPair(*(stack.enter_context(yarn.start_sandbox(plan)) for plan in (plain, with_shares)))
-        start_gpusaged(pair.enforcing)
+        relabel(pair.without, GPU_NODE, "")  # without gpusage nobody needs labels
         yield pair

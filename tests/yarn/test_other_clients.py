@@ -14,6 +14,7 @@ import yarn_applications as apps
 import yarn_masters as masters
 from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.yarn.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
+from yarn_nodes import relabel
 
 pytestmark = pytest.mark.yarn
 
@@ -101,13 +102,13 @@ def test_whole_gpus_are_whole_gpus_without_a_plan_without_gpusaged_and_with_the_
 
 def test_requests_with_placement_constraints_keep_their_gpus(cluster: Sandbox) -> None:
     """YARN sends what names no partition to nodes without a label; so the node with GPUs has none here."""
-    relabel(cluster, "")
+    relabel(cluster, "v100-1", "")
     try:
         options = ("-master_memory", "128", "-placement_spec", "train(2),NOTIN,NODE,else")
         resources = ("-container_resources", "memory-mb=64,vcores=1,yarn.io/gpu=1")
         printed = apps.run_distributed_shell(cluster, "env", *options, *resources)
     finally:
-        relabel(cluster, "v100")
+        relabel(cluster, "v100-1", "v100")
     assert sorted(devices(printed)) == ["0", "1"]
 
 
@@ -116,30 +117,18 @@ def test_one_gpu_type_needs_no_label(cluster: Sandbox, tmp_path: Path) -> None:
     config.write_text((cluster.layout.etc / "gpusage.toml").read_text() + '[yarn]\ngpu_type = "v100"\n')
     model = str(Path(__file__).resolve().parents[2] / "examples" / "models" / "dlrm.onnx")
     command = (sys.executable, "-m", "gpusage.cli", "yarn", "submit", "--model", f"{model},batch=8,mode=infer")
-    relabel(cluster, "")
+    relabel(cluster, "v100-1", "")
     try:
         words = (*command, "--memory-mib", "64", "--json", "--", "env")
         environment = {**cluster.environment, "GPUSAGE_CONFIG": str(config)}
         done = cluster.run(*words, timeout_s=apps.PATIENCE_S, environment=environment)
     finally:
-        relabel(cluster, "v100")
+        relabel(cluster, "v100-1", "v100")
     document = json.loads(done.stdout)
     assert (document["plan"]["labels"], document["end"]["state"]) == (["v100"], "SUCCEEDED")
     (output,) = masters.outputs(cluster, document["application"]).values()
     assert masters.variable(output, "GPUSAGE_SHARE") == str(document["plan"]["share"])
     assert document["plan"]["share"] < 100
-
-
-def relabel(sandbox: Sandbox, label: str) -> None:
-    """Give the node with GPUs another label, or none, and wait until the scheduler knows."""
-    name = sandbox.node_id("v100-1")
-    sandbox.java_client("org.apache.hadoop.yarn.client.cli.RMAdminCLI", "-replaceLabelsOnNode", f"{name}={label}")
-
-    def has_label() -> bool:
-        (node,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == name]
-        return node.get("nodeLabels", []) == [label] * bool(label)
-
-    sandbox.wait_for(has_label, f"{name} has the label {label!r}")
 
 
 def test_a_master_may_ask_for_a_gpu_itself(cluster: Sandbox) -> None:

@@ -55,21 +55,6 @@ main()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of the child.
-
-    Attributes:
-        time_s: Wall-clock time.
-        is_apart: Whether its files stay in memory; otherwise it writes for real.
-        has_network: Whether it may use the network.
-    """
-
-    time_s: float = 60.0
-    is_apart: bool = True
-    has_network: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The end of a child.
 
@@ -85,13 +70,17 @@ class Outcome:
     elapsed_s: float = 0.0
 
 
-def run_program(program: Program, limits: Limits, progress: Callable[[str], None]) -> Outcome:
+def run_program(
+    program: Program, progress: Callable[[str], None], *, time_s: float, is_apart: bool, has_network: bool
+) -> Outcome:
     """Run *program* until it has sent its record, or a limit ends it.
 
     Args:
         program: The user's program.
-        limits: Limits of the child.
         progress: Called with each stage, in words.
+        time_s: Limit of the wall-clock time.
+        is_apart: Whether its files stay in memory; otherwise it writes for real.
+        has_network: Whether it may use the network.
 
     Raises:
         RequestError: The program cannot start, or this host cannot keep its files apart.
@@ -104,6 +93,7 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
         )
         raise RequestError(message)
 
+    limits = {"is_apart": is_apart, "has_network": has_network, "cpu_limit_s": max(4 * time_s, 60)}
     # A pipe of its own: standard output is the program's. Its input is a terminal at its end, whose width some ask for.
     receiver, sender = os.pipe()
     try:
@@ -130,7 +120,7 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
             os.close(stdin)
 
         try:
-            record, limit = _receive(child, pipe, begun_s + limits.time_s, progress)
+            record, limit = _receive(child, pipe, begun_s + time_s, progress)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -152,15 +142,9 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
     return Outcome(record=record, limit=limit, output=text, elapsed_s=time.monotonic() - begun_s)
 
 
-def _command(program: Program, limits: Limits, folder: Path, sender: int) -> list[str]:
+def _command(program: Program, limits: Mapping[str, object], folder: Path, sender: int) -> list[str]:
     folders = [folder, Path.home(), Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]  # noqa: S108 - where programs write
-    options = {
-        "is_apart": limits.is_apart,
-        "has_network": limits.has_network,
-        "cpu_limit_s": max(4 * limits.time_s, 60),
-        "folders": [str(each) for each in folders],
-        "variables": _variables(program),
-    }
+    options = {**limits, "folders": [*map(str, folders)], "variables": _variables(program)}
     packages = {name: str(Path(spec.origin).parent) for name in _PACKAGES if (spec := find_spec(name)) and spec.origin}
     session = {"pipe": sender, "gpu_count": program.gpu_count}
 

@@ -16,6 +16,7 @@ from gpusage_hooks.errors import RequestError
 PYTHON = re.compile(r"python[0-9.]*")
 # Programs that start Python programs.
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
+_LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 # Programs that start Python of another environment than that of the command line.
 _ENVIRONMENTS = frozenset(
     {"conda", "mamba", "micromamba", "apptainer", "singularity", "docker", "podman", "pixi", "poetry"}
@@ -53,12 +54,9 @@ class Program:
 def program_of(
     command: Sequence[str], folder: str = ".", assigned: Mapping[str, str] = MappingProxyType({})
 ) -> Program:
-    """Return the program that *command* runs, itself or through srun, torchrun, accelerate or a similar launcher.
+    """Return the program that *command* runs in *folder*, itself or through srun, torchrun or a similar launcher.
 
-    Args:
-        command: Words of a command line.
-        folder: Its working folder.
-        assigned: Variables that are set before.
+    The variables *assigned* are set before.
 
     Raises:
         RequestError: *command* runs no Python program that has a name.
@@ -90,11 +88,9 @@ def program_of(
 
 
 def programs_in_script(text: str, arguments: Sequence[str] = ()) -> list[Program]:
-    """Return the Python programs of a job script, each with the variables and the folder of the lines above.
+    """Return the Python programs of the job script *text*, each with the variables and the folder of the lines above.
 
-    Args:
-        text: The script.
-        arguments: Its own arguments, as ``$1``.
+    Its own *arguments* are ``$1`` and so on.
 
     Raises:
         RequestError: The script runs no program, or a program whose words need a shell.
@@ -140,13 +136,7 @@ def is_job_script(word: str) -> bool:
 
 
 def runs_python(word: str, folder: str = ".", variables: Mapping[str, str] = MappingProxyType({})) -> bool:
-    """Return whether *word* is Python, a launcher of Python programs, or an executable Python file.
-
-    Args:
-        word: A word of a command line.
-        folder: Its working folder.
-        variables: Its variables, as ``PATH``.
-    """
+    """Return whether *word* is Python, a launcher of it, or an executable Python file, with *variables* as ``PATH``."""
     name = Path(word).name
     is_python = PYTHON.fullmatch(name) is not None or name in _LAUNCHERS
     return is_python or bool(_python_of_file(word, folder, variables))
@@ -217,10 +207,8 @@ def _python_program(command: Sequence[str]) -> Program:
 
     # Launchers may run as modules of this very Python.
     python, words = tuple(command[:place]), tuple(command[place:])
-    if words[:2] in (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch")):
-        return _launcher_program(("torchrun", *words[2:]), python)
-    if words[:2] == ("-m", "accelerate.commands.launch"):
-        return _launcher_program(("accelerate", *words[2:]), python)
+    if words[0] == "-m" and words[1] in _LAUNCHER_MODULES:
+        return _launcher_program(words[1:], python)
     return Program(python=python, words=words)
 
 
@@ -261,8 +249,7 @@ def _gpu_count(options: Mapping[str, str]) -> int:
 
 
 def _refusal(text: str) -> RequestError:
-    message = (
+    return RequestError(
         f"Command of 'gpusage capture' must run a Python program, as 'python train.py'; got {text!r}. "
         "Name the program, not a text of Python or a shell function."
     )
-    return RequestError(message)

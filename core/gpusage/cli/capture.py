@@ -19,7 +19,7 @@ import click
 
 from gpusage.boundary.printable_text import visible
 from gpusage.capture.captured import Captured, check_record
-from gpusage.capture.child import Limits, Outcome, run_program
+from gpusage.capture.child import Outcome, run_program
 from gpusage.capture.programs import Program, is_job_script, program_of, programs_in_script, runs_python
 from gpusage.cli import tables
 from gpusage.cli.cards.cache import make_own_folder, user_cache
@@ -86,11 +86,16 @@ def capture(  # noqa: PLR0913, PLR0917 - an option each
         )
         raise RequestError(message)
 
-    limits = Limits(time_s=time_s, is_apart=not runs_here, has_network=has_network)
     # The last one that calls a model: a script prepares data before it trains, and may test or upload afterwards.
     run = _run_of(job_id) if job_id else None
-    for program in reversed([_program_of_run(run)] if run else _read_programs(command, line)):
-        outcome = run_program(replace(program, gpu_count=gpu_count or program.gpu_count), limits, _show_stage)
+    for program in reversed(_read_programs(command, line, run)):
+        outcome = run_program(
+            replace(program, gpu_count=gpu_count or program.gpu_count),
+            lambda stage: click.echo(f"gpusage capture: {visible(stage)} ...", err=True),
+            time_s=time_s,
+            is_apart=not runs_here,
+            has_network=has_network,
+        )
         if "keys" in outcome.record:
             break
     captured = _captured(outcome)
@@ -110,10 +115,6 @@ def capture(  # noqa: PLR0913, PLR0917 - an option each
         _submit(job, command[0], captured, card)
 
 
-def _show_stage(stage: str) -> None:
-    click.echo(f"gpusage capture: {visible(stage)} ...", err=True)
-
-
 def _run_of(job_id: str) -> RecordedRun:
     """Return the run that *job_id* showed, of the program with the most calls.
 
@@ -128,12 +129,6 @@ def _run_of(job_id: str) -> RecordedRun:
         )
         raise RequestError(message)
     return max(runs, key=lambda run: len(run.document["calls"]))
-
-
-def _program_of_run(run: RecordedRun) -> Program:
-    python, *words = run.document["command"]
-    folder, world = run.document["folder"], run.document.get("world", 1)
-    return Program(python=(python,), words=tuple(words), folder=folder, gpu_count=world)
 
 
 def _keep_card(run: RecordedRun, captured: Captured, graph: ModelGraph) -> None:
@@ -197,8 +192,12 @@ def _submit(job: list[str], script: str, captured: Captured, card: Path) -> NoRe
     os.execvp(job[0], job)  # noqa: S606 - the manager's own command
 
 
-def _read_programs(command: tuple[str, ...], line: str | None) -> list[Program]:
-    """Return the programs of a command line as one text, of a job script, or of the words of a command."""
+def _read_programs(command: tuple[str, ...], line: str | None, run: RecordedRun | None = None) -> list[Program]:
+    """Return the programs of a run, of a command line as one text, of a job script, or of the words of a command."""
+    if run is not None:
+        python, *words = run.document["command"]
+        folder, world = run.document["folder"], run.document.get("world", 1)
+        return [Program(python=(python,), words=tuple(words), folder=folder, gpu_count=world)]
     if line is not None:
         return programs_in_script(re.sub(r"&&|;", "\n", line))
     script, *arguments = command
@@ -288,22 +287,20 @@ def _show(captured: Captured, card: Path, outcome: Outcome) -> None:
 
 
 def _document(captured: Captured, card: Path, outcome: Outcome) -> dict[str, Any]:
-    text = None
-    if captured.graph is not None:
-        try:
-            text = encode(captured.graph)
-        except GraphError:  # too long to travel with a job; the file holds it
-            text = None
-
-    return {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
-        "comment": captured.comment(str(card)) if captured.graph is not None else None,
+        "comment": None,
         "keys": {name: {"value": value, "known": mark} for name, (value, mark) in captured.keys.items()},
         "modules": [{"name": name, "parameter_count": count} for name, count in captured.modules],
         "ending": captured.ending,
         "real_calls": dict(captured.real_calls),
         "graph_failure": captured.graph_failure or None,
         "elapsed_s": round(outcome.elapsed_s, 1),
-        "summary": summarize(captured.graph) if captured.graph is not None else None,
-        "card": text,
+        "summary": None,
+        "card": None,
     }
+    if captured.graph is not None:
+        document |= {"comment": captured.comment(str(card)), "summary": summarize(captured.graph)}
+        with suppress(GraphError):  # too long to travel with a job; the file holds it
+            document["card"] = encode(captured.graph)
+    return document

@@ -189,15 +189,11 @@ def _of_record(record: DecisionRecord) -> dict[str, Any]:
     return {
         "source": "record",
         "number": record.number or None,
-        "decided_at_s": record.decided_at_s,
-        "manager": record.manager,
-        "origin": record.origin,
-        "mode": record.mode,
+        **{name: getattr(record, name) for name in ("decided_at_s", "manager", "origin", "mode", "model")},
         "code": record.decision.code.value,
         "before": record.rendered.before,
         "after": record.rendered.after,
         "reasons": list(record.decision.reasons),
-        "model": record.model,
         "workload": msgspec.to_builtins(record.workload) if record.workload else None,
         "need": documents.need(need) if need else None,
     }

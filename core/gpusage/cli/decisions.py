@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import pwd
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import groupby
@@ -24,6 +23,7 @@ from gpusage.decisions.advisor import make_advisor
 from gpusage.experience.pair_rows import PAIR_COLUMNS, pair_rows
 from gpusage.experience.profile_rows import COLUMNS, Cell, profile_row
 from gpusage.plugins.loading import installed_managers
+from gpusage.reports.joining import grouped
 from gpusage.settings.configuration_file import load_configuration, read_configuration
 from gpusage.store.annotation import parse_annotation
 from gpusage.store.decisions import DecisionStore
@@ -45,21 +45,18 @@ def write_profiles(folder: Path) -> None:
     configuration = load_configuration()
     with closing(open_store(configuration.store.url)) as store:
         observations = store.usage()
-    by_gpu: dict[str, list[Row]] = defaultdict(list)
     least_s = configuration.learning.least_sampled_s
     pairs = list(pair_rows(observations, least_s))
-    for each in observations:
-        row = profile_row(each.usage, each.decision, least_s) if each.decision else None
-        if row is not None:
-            by_gpu[str(row["gpu"])].append(row)
+    rows = (profile_row(each.usage, each.decision, least_s) for each in observations if each.decision)
+    by_gpu = grouped((str(row["gpu"]), row) for row in rows if row is not None)
 
     try:
         (folder / "profile").mkdir(parents=True, exist_ok=True)
         _write_table(folder / "pairs.csv", PAIR_COLUMNS, pairs)
-        for gpu, rows in by_gpu.items():
+        for gpu, of_gpu in by_gpu.items():
             # A GPU's name is perhaps a driver's, with signs that no file name should have.
             name = re.sub(r"[^\w.-]|_", "-", gpu)
-            _write_table(folder / "profile" / f"site-{name}.csv", COLUMNS, rows)
+            _write_table(folder / "profile" / f"site-{name}.csv", COLUMNS, of_gpu)
     except OSError as error:
         message = f"Folder {str(folder)!r} must be one that you may write; got: {error}. Name another one."
         raise RequestError(message) from error
@@ -205,13 +202,10 @@ def latest(count: int, user: str) -> tuple[JobHistory, ...]:
 
 def _jobs_by_number(user: str) -> dict[str, list[AnnotatedJob]]:
     """Return the jobs that the workload managers remember, of *user* or of all, by the number of their record."""
-    by_number: dict[str, list[AnnotatedJob]] = {}
     with suppress(GpuUsageError):  # the store has told of them already
-        for job in _managed_jobs(job_id="", user=user):
-            mark = parse_annotation(job.mark)
-            if mark is not None and mark.number:
-                by_number.setdefault(mark.number, []).append(job)
-    return by_number
+        marks = ((parse_annotation(job.mark), job) for job in _managed_jobs(job_id="", user=user))
+        return grouped((mark.number, job) for mark, job in marks if mark is not None and mark.number)
+    return {}
 
 
 def _managed_jobs(*, job_id: str, user: str) -> list[AnnotatedJob]:

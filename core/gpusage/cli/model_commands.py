@@ -52,7 +52,7 @@ Examples:
 
 @click.command(epilog=PREDICT_EXAMPLES)
 @options.models_argument
-@options.gpu_option(multiple=True)
+@options.gpus_option
 @click.option(
     "--batch",
     "batches",
@@ -147,7 +147,7 @@ def predict() -> None:
     "pairs_file",
     help="CSV or Parquet file of pairs that you measured (model, beside, slowdown), to learn partners from.",
 )
-@options.gpu_option(multiple=False)
+@click.option("--gpu", metavar="NAME", required=True, help="The GPU to share.", shell_complete=options.complete_gpu)
 @options.workload_options
 @options.json_option
 @click.pass_context
@@ -207,6 +207,19 @@ def capture() -> None:
 
     The program thinks that it has a GPU, its layers work on shapes alone, and it ends after one update. What it writes
     stays in memory. COMMAND must run Python; SCRIPT is a job script with such a line. It needs PyTorch.
+    """
+
+
+@click.command(epilog="Example: gpusage calibrate -o /etc/gpusage/v100.json")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True, help="cpu is a trial.")
+@click.option("--gpu", default="", shell_complete=options.complete_gpu, help="The GPU.  [default: torch's name]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it here.  [default: GPU.calibration.json]")
+@options.json_option
+@run_by("gpusage.cli.calibrate:calibrate")
+def calibrate() -> None:
+    """Measure steps of three small models on this idle node, in two minutes, and write what they show of its host.
+
+    gpusaged, predict and validate read the file that `[gpus] calibration` in gpusage.toml names. It needs PyTorch.
     """
 
 

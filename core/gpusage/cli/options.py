@@ -170,28 +170,21 @@ models_argument = click.argument("models", metavar="MODEL...", nargs=-1, require
 """Adds one or more models as ``models``."""
 
 
-def gpu_option(*, multiple: bool) -> Callable[[Function], Function]:
-    """Add ``--gpu``: as ``gpu_names``, or one and required as ``gpu``."""
-    text = "GPU to predict for; or several, by commas or repeated.  [default: one of each generation]"
-    text = text if multiple else "The GPU to share."
-    name = "gpu_names" if multiple else "gpu"
-    return click.option(
-        "--gpu",
-        name,
-        metavar="NAME",
-        multiple=multiple,
-        required=not multiple,
-        callback=_split_names if multiple else None,
-        help=text,
-        shell_complete=complete_gpu,
-    )
-
-
 def _split_names(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
     """Return the names in *values*, of which each may hold several, with commas between them."""
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 
+gpus_option = click.option(
+    "--gpu",
+    "gpu_names",
+    metavar="NAME",
+    multiple=True,
+    callback=_split_names,
+    help="GPU to predict for; or several, by commas or repeated.  [default: one of each generation]",
+    shell_complete=complete_gpu,
+)
+"""Adds any number of GPUs as ``gpu_names``."""
 workload_options = job_options("batch", *_STEP_KEYS)
 """Adds how models are run."""
 step_options = job_options(*_STEP_KEYS)

@@ -6,7 +6,6 @@ A file of pairs is CSV or Parquet: our own columns ``model``, ``beside``, ``slow
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -23,6 +22,7 @@ from gpusage.cli.table_file import LONGEST_TEXT, Cells, read_rows
 from gpusage.decisions.advisor import advisor
 from gpusage.predictors.artifacts import ACTIVE_ARTIFACTS, pretrained
 from gpusage.predictors.sharing.colocation import features_of, learn_pairs
+from gpusage.reports.joining import grouped
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import Gpu, ModelRequest
 
@@ -78,10 +78,8 @@ def learning(path: Path, gpu: Gpu) -> Iterator[None]:
         GpuUsageError: It cannot be read, one of its models cannot, or it has no pair on *gpu*.
     """
     find = advisor().catalogue.find
-    slowdowns: dict[tuple[ModelRequest, ModelRequest], list[float]] = defaultdict(list)
-    for pair in read_pairs(path):
-        if not pair.gpu or find(pair.gpu) == gpu:
-            slowdowns[pair.job, pair.partner].append(pair.slowdown)
+    pairs = (pair for pair in read_pairs(path) if not pair.gpu or find(pair.gpu) == gpu)
+    slowdowns = grouped(((pair.job, pair.partner), pair.slowdown) for pair in pairs)
     if not slowdowns:
         message = f"{WHAT} {str(path)!r} must have a pair on {gpu.name}; got pairs on other GPUs. Name another --gpu."
         raise RequestError(message)

@@ -26,7 +26,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import wraps
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
@@ -61,24 +60,21 @@ class BuiltIn(NamedTuple):
 
 _MODELS, _JOBS = "gpusage.cli.model_commands", "gpusage.cli.job_commands"
 # In the order of the list that --help prints.
-BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
-    {
-        "predict": BuiltIn(f"{_MODELS}:predict", "What models need on GPUs: time, memory, utilization."),
-        "colocate": BuiltIn(f"{_MODELS}:colocate", "How jobs on one GPU slow each other down."),
-        "validate": BuiltIn(f"{_JOBS}:validate", "What gpusage would do to job scripts, and why."),
-        "card": BuiltIn(f"{_MODELS}:card", "Describe models compactly, without their weights."),
-        "gpus": BuiltIn(f"{_MODELS}:gpus", "List the GPU catalogue, with sources."),
-        "gate": BuiltIn(f"{_MODELS}:gate", "Run training so that it leaves room for inference beside it."),
-        "capture": BuiltIn(
-            f"{_MODELS}:capture", "Run a training script up to its first step to find its model and keys."
-        ),
-        "decisions": BuiltIn(f"{_JOBS}:decisions", "What gpusage did to jobs, why, and what they used."),
-        "report": BuiltIn(f"{_JOBS}:report", "What was decided, what jobs used, what that freed."),
-        "status": BuiltIn(f"{_JOBS}:status", "What gpusaged on this host observes and decided."),
-        "plugins": BuiltIn(f"{_JOBS}:plugins", "List the plugins, their hooks, and what is wrong with them."),
-        "job-card": BuiltIn("gpusage.cli.cards.job_card:job_card"),
-    }
-)
+BUILT_IN: Mapping[str, BuiltIn] = {
+    "predict": BuiltIn(f"{_MODELS}:predict", "What models need on GPUs: time, memory, utilization."),
+    "colocate": BuiltIn(f"{_MODELS}:colocate", "How jobs on one GPU slow each other down."),
+    "validate": BuiltIn(f"{_JOBS}:validate", "What gpusage would do to job scripts, and why."),
+    "card": BuiltIn(f"{_MODELS}:card", "Describe models compactly, without their weights."),
+    "gpus": BuiltIn(f"{_MODELS}:gpus", "List the GPU catalogue, with sources."),
+    "gate": BuiltIn(f"{_MODELS}:gate", "Run training so that it leaves room for inference beside it."),
+    "capture": BuiltIn(f"{_MODELS}:capture", "Run a training script up to its first step to find its model and keys."),
+    "calibrate": BuiltIn(f"{_MODELS}:calibrate", "Measure how fast this node's host launches kernels."),
+    "decisions": BuiltIn(f"{_JOBS}:decisions", "What gpusage did to jobs, why, and what they used."),
+    "report": BuiltIn(f"{_JOBS}:report", "What was decided, what jobs used, what that freed."),
+    "status": BuiltIn(f"{_JOBS}:status", "What gpusaged on this host observes and decided."),
+    "plugins": BuiltIn(f"{_JOBS}:plugins", "List the plugins, their hooks, and what is wrong with them."),
+    "job-card": BuiltIn("gpusage.cli.cards.job_card:job_card"),
+}
 
 
 DESK_WHEEL = "gpusage-desk"

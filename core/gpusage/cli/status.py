@@ -11,6 +11,7 @@ import click
 from gpusage.boundary.printable_text import visible_lines
 from gpusage.cli import tables
 from gpusage.plugins.loading import installed_managers
+from gpusage.reports.joining import grouped
 from gpusage.service.client import find_status
 from gpusage.settings.configuration import DaemonSettings
 from gpusage.settings.configuration_file import read_configuration
@@ -111,10 +112,7 @@ def cluster_lines(
 
 def describe_limits(pools: Iterable[GpuPool]) -> Iterator[str]:
     """Yield what limits the memory of shares, and on which of *pools*: ``cap on a100, v100: no cgroup v2``."""
-    types: dict[tuple[str, str], list[str]] = {}
-    for pool in pools:
-        if pool.mps_per_gpu:
-            types.setdefault((pool.limited_by, pool.why_no_wall), []).append(pool.site_type)
+    types = grouped(((pool.limited_by, pool.why_no_wall), pool.site_type) for pool in pools if pool.mps_per_gpu)
     for (limited_by, why), names in types.items():
         yield f"{limited_by} on {', '.join(names)}" + (f": {why}" if why else "")
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NoReturn
 
-from gpusage.cli.user_file import require_readable, require_regular
+from gpusage.cli.user_file import reading, require_readable, require_regular
 from gpusage_hooks.errors import RequestError
 
 Row = Mapping[str, object]
@@ -44,15 +44,8 @@ def opened_text(path: Path, what: str) -> Iterator[IO[str]]:
         RequestError: It cannot be read, or is no UTF-8 text.
     """
     require_regular(path, what)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield file
-    except OSError as error:
-        message = f"{what} {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
-        raise RequestError(message) from error
-    except UnicodeDecodeError as error:
-        message = f"{what} {str(path)!r} must be UTF-8 text; got byte {error.start} of another kind. Convert it."
-        raise RequestError(message) from error
+    with reading(path, what), path.open(encoding="utf-8-sig", newline="") as file:
+        yield file
 
 
 class Cells:
@@ -93,7 +86,7 @@ class Cells:
 
 def csv_rows(lines: Iterable[str], what: str, origin: str, columns: Names | Sequence[str]) -> Iterator[tuple[int, Row]]:
     """Yield each line of a CSV file, with its number; see `read_rows`. A file without names has those of *columns*."""
-    reader = csv.reader(lines, strict=True)
+    reader = csv.reader(lines, strict=True, skipinitialspace=True)
     try:
         names = columns([name.strip() for name in next(reader, [])], origin) if callable(columns) else columns
         for cells in reader:

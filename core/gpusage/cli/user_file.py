@@ -7,7 +7,8 @@ import os
 import shlex
 import stat
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +30,23 @@ else:
 MAXIMUM_BYTES = 16 * MIB
 
 
+@contextmanager
+def reading(path: Path, name: str) -> Iterator[None]:
+    """Turn what fails while the file at *path* is read into one sentence; *name* is what it is, for people.
+
+    Raises:
+        RequestError: It cannot be read, or is no UTF-8 text.
+    """
+    try:
+        yield
+    except OSError as error:
+        message = f"{name} {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
+        raise RequestError(message) from error
+    except UnicodeDecodeError as error:
+        message = f"{name} {str(path)!r} must be UTF-8 text; got byte {error.start} of another kind. Convert it."
+        raise RequestError(message) from error
+
+
 def read_text(path: Path, name: str, maximum_bytes: int = MAXIMUM_BYTES) -> str:
     """Return the text of a file, without a byte order mark.
 
@@ -40,13 +58,10 @@ def read_text(path: Path, name: str, maximum_bytes: int = MAXIMUM_BYTES) -> str:
     Raises:
         RequestError: It cannot be read, is too large, or is no UTF-8 text.
     """
-    try:
+    require_regular(path, name)
+    with reading(path, name):
         # Windows editors begin a file with a byte order mark, which TOML and JSON refuse.
-        require_regular(path, name)
         return read_content(path, name, maximum_bytes).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        message = f"{name} {str(path)!r} must be UTF-8 text; got byte {error.start} of another kind. Convert it."
-        raise RequestError(message) from error
 
 
 def require_regular(path: Path, name: str) -> None:
@@ -69,10 +84,8 @@ def require_readable(path: Path, name: str) -> None:
         RequestError: It is not there, or the caller may not read it.
     """
     require_regular(path, name)
-    try:
+    with reading(path, name):
         path.open("rb").close()
-    except OSError as error:
-        raise _unreadable(path, name, error) from error
 
 
 def read_document(path: Path, name: str) -> object:
@@ -100,18 +113,11 @@ def refusal(error: MismatchError, where: str, cure: str) -> RequestError:
     return RequestError(f"Key {error.key!r} of {where} must be {error.rule}; got {value}. {error.hint or cure}")
 
 
-def _unreadable(path: Path, name: str, error: OSError) -> RequestError:
-    return RequestError(f"{name} {str(path)!r} must be a readable file; got: {error.strerror}. Check the path.")
-
-
 def read_content(path: Path, name: str, maximum_bytes: int) -> bytes:
     """Return the bytes of a file, or of a pipe; see `read_text`."""
-    try:
-        # At most one byte more than the limit: a device or a pipe may never end.
-        with path.open("rb") as file:
-            content = file.read(maximum_bytes + 1)
-    except OSError as error:
-        raise _unreadable(path, name, error) from error
+    # At most one byte more than the limit: a device or a pipe may never end.
+    with reading(path, name), path.open("rb") as file:
+        content = file.read(maximum_bytes + 1)
     if len(content) > maximum_bytes:
         message = f"{name} {str(path)!r} must be at most {maximum_bytes // MIB} MiB; got more. Is it the right file?"
         raise RequestError(message)

@@ -335,14 +335,15 @@ def with_failures(failures: Failures, identities: Iterable[JobIdentity]) -> Fail
     return more
 
 
-def failures_of(observations: Iterable[Observation], least_sampled_s: float) -> Failures:
+def failures_of(observations: Iterable[Observation], least_s: float, others: Failures = NO_FAILURES) -> Failures:
     """Return the failures that *observations*, in any order, show, and that no later one lifts.
 
     Args:
         observations: With their decisions, as far as the store still has these.
-        least_sampled_s: A run that was sampled for less does not show its memory.
+        least_s: A run that was sampled for less does not show its memory.
+        others: Failures of other users' jobs, which stay.
     """
-    failures: Failures = NO_FAILURES
+    failures = others
     for each in sorted(observations, key=lambda each: each.usage.ended_at_s):
         usage, identity = each.usage, each.decision.identity if each.decision else None
         # In the other modes the job had its own request.
@@ -355,7 +356,7 @@ def failures_of(observations: Iterable[Observation], least_sampled_s: float) -> 
             failures = with_failures(failures, [identity])
         elif usage.outcome in SOUND and identity.fingerprint in failures:
             # A whole GPU that the job did not need says nothing, unless its memory was measured.
-            shows_memory = usage.memory_bytes is not None and usage.sampled_s >= least_sampled_s
+            shows_memory = usage.memory_bytes is not None and usage.sampled_s >= least_s
             if on_share or shows_memory:
                 model = identity.fingerprint
                 failures = {**failures, model: failures[model] - likenesses(model, identity)}

@@ -60,7 +60,10 @@ def learn(runs: Iterable[Run]) -> Learned:
     jobs = {key: _newest_of_each_share(of_job) for key, of_job in _grouped(runs, lambda run: run.job).items()}
     by_user = _grouped(runs, lambda run: run.job[:-1])
     users = {key: _newest_of_each_share(of_user) for key, of_user in by_user.items()}
-    experiences = {key: job_experience(of_key) for groups in (users, jobs) for key, of_key in groups.items()}
+    experiences = {key: job_experience(of_user) for key, of_user in users.items()}
+    # Most users run a model under one name: the experience of both is one object then.
+    for key, of_job in jobs.items():
+        experiences[key] = experiences[key[:-1]] if of_job == users[key[:-1]] else job_experience(of_job)
 
     # The runs of each job by family and user, and by user, whose jobs are the empty family; the newest job last.
     families: dict[Key, list[Sequence[Run]]] = defaultdict(list)

@@ -114,17 +114,14 @@ def runs_of(observations: Iterable[Observation], least_sampled_s: float) -> Iter
 
 
 def model_runs(observations: Iterable[Observation], least_sampled_s: float) -> Iterator[tuple[Observation, Run]]:
-    """Yield those of `runs_of` that show something of a model."""
-    for each, run in runs_of(observations, least_sampled_s):
-        if run.settings:
-            yield each, run
+    """Return those of `runs_of` that show something of a model."""
+    return ((each, run) for each, run in runs_of(observations, least_sampled_s) if run.settings)
 
 
 def history_runs(observations: Iterable[Observation], least_sampled_s: float) -> Iterator[tuple[Observation, Run]]:
-    """Yield those of `runs_of` that show the peak utilization or the memory on a known GPU, with a model or without."""
-    for observation, run in runs_of(observations, least_sampled_s):
-        if run.gpu and (run.peak_utilization or run.required_bytes):
-            yield observation, run
+    """Return those of `runs_of` that show the peak utilization or the memory on a known GPU, with a model or not."""
+    rows = runs_of(observations, least_sampled_s)
+    return ((each, run) for each, run in rows if run.gpu and (run.peak_utilization or run.required_bytes))
 
 
 def run_of(usage: Usage, record: DecisionRecord, least_sampled_s: float) -> Run | None:

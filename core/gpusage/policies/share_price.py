@@ -87,7 +87,8 @@ class Offer:
             return self.price.slowdown
 
         # With more threads than its share, a job is faster alone; beside partners it is promised its share's price.
-        booked = slowdown_with_partners(self.price.slowdown_under_contention, partners_of(self.share_percent))
+        price, partners = self.price, partners_of(self.share_percent)
+        booked = slowdown_with_partners(price.slowdown_under_contention, partners, price.partner_powers)
         return replace(booked, low=self.alone.low) if self.threads else booked
 
     @property

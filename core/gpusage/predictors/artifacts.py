@@ -207,6 +207,17 @@ BusyShareEvidence = Literal["graph", "step_time", "utilization"]
 """Where the part of the step that the GPU works comes from."""
 
 
+@dataclass(frozen=True, slots=True)
+class PartnerExponents:
+    """A job's own time grows by this power of the number of jobs on its GPU, average or bad ones."""
+
+    average: float
+    bad: float
+
+
+NO_PARTNERS = PartnerExponents(average=0.0, bad=0.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlowdownRule:
     """How far 90 % of the truths lie from the point, each on a logarithmic scale, and the rule of the point.
@@ -217,6 +228,7 @@ class SlowdownRule:
         working: Of the part of the step that the GPU works, downwards and upwards, by its source.
         host: How a known step time is weighed between the host and the GPU.
         filling_blocks: As in `gpusage.predictors.sharing.slowdown.growths_with`.
+        partners: What the others on the GPU add.
     """
 
     growth: float
@@ -224,14 +236,7 @@ class SlowdownRule:
     working: Mapping[BusyShareEvidence, Vector]
     host: HostUncertainty
     filling_blocks: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class PartnerExponents:
-    """A job's own time grows by this power of the number of jobs on its GPU, average or bad ones."""
-
-    average: float
-    bad: float
+    partners: PartnerExponents = NO_PARTNERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -241,12 +246,10 @@ class SlowdownParameters:
     Attributes:
         eager: Of kernels that PyTorch launches one by one.
         proportional: Of all others, which no row of the fit is of.
-        partners: What the others on the GPU add.
     """
 
     eager: SlowdownRule
     proportional: SlowdownRule
-    partners: PartnerExponents
 
 
 Parameters = StepTimeParameters | MemoryParameters | ActivityParameters | ColocationParameters | SlowdownParameters
@@ -306,10 +309,15 @@ class Pretrained:
         """What a share costs: when a kernel fills a GPU, what is expected of hosts, and the intervals' widths."""
         values = self._parameters("slowdown")
         rules = {
-            name: _decode(SlowdownRule, values[name], host=_decode(HostUncertainty, values[name]["host"]))
+            name: _decode(
+                SlowdownRule,
+                values[name],
+                host=_decode(HostUncertainty, values[name]["host"]),
+                partners=_decode(PartnerExponents, values[name]["partners"]),
+            )
             for name in ("eager", "proportional")
         }
-        return _decode(SlowdownParameters, values, **rules, partners=_decode(PartnerExponents, values["partners"]))
+        return _decode(SlowdownParameters, values, **rules)
 
     def _parameters(self, name: str) -> Mapping[str, Any]:
         parameters = self._document(name)["parameters"]

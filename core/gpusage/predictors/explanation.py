@@ -32,6 +32,7 @@ from gpusage.predictors.parallel.data_parallel import sharding_of
 from gpusage.predictors.sharing.slowdown import kernel_growths
 from gpusage.predictors.times.kernels import Kernels
 from gpusage.predictors.times.step_time import times_on
+from gpusage.predictors.work.kind_table import SUM_CLASSES
 from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage.predictors.work.structure import Role
@@ -122,16 +123,7 @@ NAMES = {one: one.name.lower().replace("_", " ") for one in OperatorClass} | {
 """Of `OperatorClass`, for people and in JSON."""
 NAMES_WITHOUT_NODE = {OperatorClass.ELEMENTWISE: "sums of gradients", OperatorClass.COPY: "casts to half precision"}
 """Of kernels that belong to no node."""
-ANCHORS = (
-    OperatorClass.CONVOLUTION,
-    OperatorClass.GROUPED_CONVOLUTION,
-    OperatorClass.PRODUCT,
-    OperatorClass.BATCHED_PRODUCT,
-    OperatorClass.ATTENTION,
-    OperatorClass.RECURRENT,
-    OperatorClass.GATHER,
-    OperatorClass.UNKNOWN,
-)
+ANCHORS = (*SUM_CLASSES, OperatorClass.GATHER, OperatorClass.UNKNOWN)
 """A layer starts with each node of these classes, and reaches to the next."""
 
 
@@ -305,8 +297,7 @@ _PHASES = 3
 
 
 def _phases(kernels: Kernels) -> IntArray:
-    memory_phases: IntArray = np.where(kernels.kind < 0, 2, kernels.backward).astype(np.int64)
-    return memory_phases
+    return np.asarray(np.where(kernels.kind < 0, 2, kernels.backward), dtype=np.int64)
 
 
 def _seconds(table: FloatArray) -> Seconds:

@@ -9,21 +9,10 @@ from inspect import Parameter
 from numbers import Integral, Real
 from typing import Any, TypedDict
 
+from gpusage_hooks import job_values
 from gpusage_hooks.comment import contradictions
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, JobKey
-from gpusage_hooks.job_values import (
-    LORA_PRECISIONS,
-    MAXIMUM_COUNT,
-    SHOWN_LENGTH,
-    Bandwidth,
-    Count,
-    Number,
-    Switch,
-    Words,
-    key_hint,
-    usual_word,
-)
 from gpusage_hooks.types import Decoding, Engine, Layout, Mode, Optimizer, Precision, SoloRun, Strategy, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
 
@@ -119,8 +108,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     if "generate" in values:
         known.setdefault("mode", "infer")  # only a model that answers has tokens to generate
     is_mixed = "mixed" in str(arguments.get("precision")).lower()
-    if known.get("lora") and known.get("precision") in LORA_PRECISIONS and not is_mixed:
-        known["precision"] = LORA_PRECISIONS[known["precision"]]
+    if known.get("lora") and known.get("precision") in job_values.LORA_PRECISIONS and not is_mixed:
+        known["precision"] = job_values.LORA_PRECISIONS[known["precision"]]
     return Workload(**known)
 
 
@@ -136,29 +125,29 @@ def _spelled(key: str, text: str = "") -> str:
 def _read_field(name: str, value: object) -> object:
     """Return the value of the field *name* of a workload for the argument *value*."""
     if name not in _KEYS:
-        message = f"Argument {name!r} must be one that gpusage knows; got {name!r}. {key_hint(name, _KEYS)}"
+        message = f"Argument {name!r} must be one that gpusage knows; got {name!r}. {job_values.key_hint(name, _KEYS)}"
         raise RequestError(message)
 
     subject, kind = f"Argument {name!r}", _KEYS[name].kind
-    if isinstance(kind, Words):
-        word = usual_word(value, kind.choices) if isinstance(value, str) else value
+    if isinstance(kind, job_values.Words):
+        word = job_values.usual_word(value, kind.choices) if isinstance(value, str) else value
         require(subject, f"be one of {', '.join(kind.choices)}", value, right=word in kind.choices)
         return word
-    if isinstance(kind, Switch):
+    if isinstance(kind, job_values.Switch):
         require(subject, "be True or False", value, right=isinstance(value, bool))
-    elif isinstance(kind, Count):
-        rule = f"be a whole number, at least 1 and at most {MAXIMUM_COUNT}"
-        require(subject, rule, value, right=_is_count(value, MAXIMUM_COUNT))
-    elif isinstance(kind, Bandwidth):
+    elif isinstance(kind, job_values.Count):
+        rule = f"be a whole number, at least 1 and at most {job_values.MAXIMUM_COUNT}"
+        require(subject, rule, value, right=_is_count(value, job_values.MAXIMUM_COUNT))
+    elif isinstance(kind, job_values.Bandwidth):
         right = _is_number(value) and 1 <= _number(value) < math.inf
         require(subject, "be at least 1 byte per second, as 25e9 for 200 Gb/s", value, right=right)
-    elif isinstance(kind, Number):
+    elif isinstance(kind, job_values.Number):
         right = _is_number(value) and 0 < _number(value) <= kind.most
         require(subject, f"be above 0 and at most {kind.most:g}, as {kind.example}", value, right=right)
     elif value is not None and not isinstance(value, Decoding):
         # Tokens of the prompt and new tokens, ``(512, 128)``.
         sizes = tuple(value) if isinstance(value, (tuple, list)) else ()
-        right = len(sizes) == 2 and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)  # a pair
+        right = len(sizes) == 2 and all(_is_count(size, job_values.MAXIMUM_COUNT) for size in sizes)  # a pair
         require(subject, "be tokens of the prompt and new tokens, as (512, 128)", value, right=right)
         return Decoding(prompt_tokens=sizes[0], new_tokens=sizes[1])
     return value
@@ -181,7 +170,7 @@ def read_alone(utilization: float | tuple[float, int] | None, step_time_s: float
         return SoloRun(step_time_s=step_time_s)
     right = _is_number(share) and 0 < _number(share) <= 1
     require("Argument 'utilization'", "be above 0 and at most 1, as 0.6 for 60 %", value, right=right)
-    right = batch_size is None or _is_count(batch_size, MAXIMUM_COUNT)
+    right = batch_size is None or _is_count(batch_size, job_values.MAXIMUM_COUNT)
     require("Argument 'utilization'", "have a batch size, as (0.6, 32)", value, right=right)
     return SoloRun(utilization=_number(share), step_time_s=step_time_s, batch_size=batch_size)
 
@@ -220,7 +209,7 @@ def read_shape(shape: Mapping[str, int | Sequence[int]] | None) -> dict[str, tup
     for name, value in (shape or {}).items():
         require("Argument 'shape'", "have texts as names, as {'seq': 128}", name, right=isinstance(name, str))
         sizes = tuple(value) if isinstance(value, Sequence) else (value,)
-        right = bool(sizes) and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)
+        right = bool(sizes) and all(_is_count(size, job_values.MAXIMUM_COUNT) for size in sizes)
         rule = f"have whole numbers above 0 for {name!r}, as 128 or (3, 224, 224)"
         require("Argument 'shape'", rule, value, right=right)
         counts[name] = tuple(int(size) for size in sizes)
@@ -259,7 +248,7 @@ def require(subject: str, rule: str, value: object, *, right: bool, cure: str = 
 
 def _refusal(subject: str, rule: str, value: object, cure: str) -> RequestError:
     text = " ".join(repr(value).split())  # a tensor's repr has lines
-    shown = text if len(text) <= SHOWN_LENGTH else f"{text[: SHOWN_LENGTH - 3]}..."
+    shown = text if len(text) <= job_values.SHOWN_LENGTH else f"{text[: job_values.SHOWN_LENGTH - 3]}..."
     return RequestError(f"{subject} {rule}; got {shown}. {cure}.")
 
 

@@ -12,17 +12,8 @@ from gpusage.decisions.advisor import advisor
 from gpusage.decisions.prediction import largest_batches, with_model_settings
 from gpusage.devices.shares import share_of
 from gpusage.predictors.explanation import explanation_of
-from gpusage.python.arguments import (
-    Run,
-    parameters,
-    read_alone,
-    read_examples,
-    read_gpus,
-    read_shape,
-    read_share,
-    read_workload,
-    require,
-)
+from gpusage.python import arguments
+from gpusage.python.arguments import Run, require
 from gpusage.python.results import Explained, Need, Needs
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, ModelGraph
@@ -40,7 +31,7 @@ def _with_workload_fields(*left_out: str) -> Callable[[Function], Function]:
     def show(function: Function) -> Function:
         own = signature(function)
         named = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-        fields = [each for each in parameters() if each.name not in left_out]
+        fields = [each for each in arguments.parameters() if each.name not in left_out]
         function.__dict__["__signature__"] = own.replace(parameters=[*named, *fields])
         return function
 
@@ -70,7 +61,7 @@ def read_model(
         GraphError: The model cannot be read.
         RequestError: An argument is not what it may be.
     """
-    sizes, (positional, keywords) = read_shape(shape), read_examples(example_inputs)
+    sizes, (positional, keywords) = arguments.read_shape(shape), arguments.read_examples(example_inputs)
     if isinstance(source, (str, Path)):
         rule = "be left out where the model is a path or a name; 'shape' sets its sizes"
         require("Argument 'example_inputs'", rule, example_inputs, right=not positional and not keywords)
@@ -137,8 +128,8 @@ def predict(
         GraphError: The model cannot be read, or was exported for another batch size.
         RequestError: An argument is not what it may be.
     """
-    names, percent = read_gpus(gpu), read_share(share)
-    workload = replace(read_workload(run), alone=read_alone(utilization, step_time_s))
+    names, percent = arguments.read_gpus(gpu), arguments.read_share(share)
+    workload = replace(arguments.read_workload(run), alone=arguments.read_alone(utilization, step_time_s))
     gpus = [advisor().catalogue.find(name) for name in names]
     # The arguments are checked first: a model may take seconds to read.
     model = _graph(graph)
@@ -158,7 +149,7 @@ def largest_batch(graph: ModelGraph | str | Path, *, gpu: str, share: int = WHOL
         RequestError: An argument is not what it may be.
     """
     require("Argument 'batch_size'", "be left out", run.get("batch_size"), right="batch_size" not in run)
-    workload, device, percents = read_workload(run), _one_gpu(gpu), [read_share(share)]
+    workload, device, percents = arguments.read_workload(run), _one_gpu(gpu), [arguments.read_share(share)]
     model = _graph(graph)
     workload = with_model_settings(workload, run, model)
 
@@ -186,8 +177,8 @@ def explain(graph: ModelGraph | str | Path, *, gpu: str, shares: Sequence[int] =
     """
     require("Argument 'shares'", "be a list of percents", shares, right=isinstance(shares, Sequence))
     device = _one_gpu(gpu)
-    parts = {percent: share_of(device, percent) for percent in map(read_share, shares)}
-    workload, model = read_workload(run), _graph(graph)
+    parts = {percent: share_of(device, percent) for percent in map(arguments.read_share, shares)}
+    workload, model = arguments.read_workload(run), _graph(graph)
     return Explained.of(explanation_of(model, with_model_settings(workload, run, model), device, parts))
 
 

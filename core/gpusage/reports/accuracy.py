@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import ClassVar, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from gpusage.experience.runs import model_runs
 from gpusage.experience.trust import PARTNERS, TIMING, history_checks, promise_held
@@ -71,8 +71,7 @@ def runs_with_promise(observations: Sequence[Observation], least_s: float) -> It
 Figure = Literal["memory", "utilization"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictionAccuracy:
+class PredictionAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Accuracy of the predictions of a figure.
 
     Attributes:
@@ -94,7 +93,7 @@ class PredictionAccuracy:
     ratio_high: float = 0.0
     inside_count: int
     interval_count: int
-    ratios: Mapping[str, int] = field(default_factory=dict)
+    ratios: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 def prediction_accuracy(observations: Iterable[Observation], least_s: float) -> tuple[PredictionAccuracy, ...]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S
 from gpusage.reports import joining, sharing
@@ -51,8 +51,7 @@ class ReportRules:
 USUAL_RULES = ReportRules()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTally:
+class GroupTally(msgspec.Struct, frozen=True, kw_only=True):
     """GPU hours of the jobs of a user, account, partition, model or GPU type.
 
     Attributes:
@@ -84,15 +83,13 @@ def account_of(observed: Observation) -> str:
     return observed.usage.account or (record.identity.account if record and record.identity else "")
 
 
-NAMES: Mapping[Dimension, Callable[[Observation], str]] = MappingProxyType(
-    {
-        "user": lambda observed: observed.usage.user,
-        "account": account_of,
-        "partition": lambda observed: observed.usage.partition,
-        "model": model_of,
-        "gpu": lambda observed: observed.usage.gpu,
-    }
-)
+NAMES: Mapping[Dimension, Callable[[Observation], str]] = {
+    "user": lambda observed: observed.usage.user,
+    "account": account_of,
+    "partition": lambda observed: observed.usage.partition,
+    "model": model_of,
+    "gpu": lambda observed: observed.usage.gpu,
+}
 """Each dimension's function from a run to its group."""
 
 
@@ -173,7 +170,7 @@ def with_freed(sums: Sums) -> Sums:
         low, high = (each_s / HOUR_S for each_s in freed_s[dimension, name])
         return replace(group, possible=replace(group.possible, freed_hours=low, most_freed_hours=high))
 
-    return msgspec.structs.replace(
+    return replace(
         sums,
         groups={
             dimension: tuple(freed(dimension, each, each.name) for each in groups)

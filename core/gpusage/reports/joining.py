@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 Part = TypeVar("Part")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -49,7 +47,7 @@ def _joined(parts: list[Any]) -> Any:
         return _joined_table([row for table in parts for row in table])
     if hasattr(kind, "joined"):
         return kind.joined(parts)
-    names, key = _field_names(kind), getattr(kind, "KEY", ())
+    names, key = getattr(kind, "__struct_fields__", ()), getattr(kind, "KEY", ())
     if not names:
         return parts[-1]
     columns = {name: [getattr(part, name) for part in parts] for name in names}
@@ -63,9 +61,3 @@ def _joined_table(rows: list[Any]) -> tuple[Any, ...]:
     rows = [_joined(members[key]) for key in sorted(members)]
     ranked = sorted(rows, key=lambda row: getattr(row, "rank", 0))
     return tuple(ranked[: getattr(rows[0], "MOST", None)])
-
-
-def _field_names(kind: Any) -> tuple[str, ...]:
-    # Our dataclasses have slots.
-    names: tuple[str, ...] = kind.__struct_fields__ if issubclass(kind, msgspec.Struct) else ()
-    return tuple(kind.__slots__) if hasattr(kind, "__dataclass_fields__") else names

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from gpusage.reports import accuracy, summary, tallies, verdicts
 from gpusage.reports.amounts import Amounts, Currency, Rates, total
@@ -141,7 +142,7 @@ def part_of(records: Sequence[DecisionRecord], observations: Sequence[Observatio
     promised = [*accuracy.runs_with_promise(observations, least_s)]
     enforced, withheld = accuracy.count_promises(promised)
     return Report(
-        **msgspec.structs.asdict(break_down(observations, rules)),
+        **asdict(break_down(observations, rules)),
         decisions=tallies.count_decisions(records),
         if_shared_count=sum(bool(record.decision.if_shared) for record in records),
         reasons=tallies.count_reasons(records),
@@ -185,7 +186,7 @@ def finished(part: Report, before: Report | None, rates: Rates, period: Period) 
         replace(each.totals, user_count=len(each.groups["user"])) if each is not None else None
         for each in (part, before)
     )
-    return msgspec.structs.replace(
+    return replace(
         with_freed(part),
         since_s=period.since_s,
         until_s=period.until_s,

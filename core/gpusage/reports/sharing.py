@@ -15,6 +15,8 @@ from functools import lru_cache
 from math import ceil
 from types import MappingProxyType
 
+import msgspec
+
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, SOUND, has_own_figures, own_utilization
 from gpusage.experience.learning import MEMORY_MARGINS
@@ -46,8 +48,7 @@ class PossibleShare:
     worst_slowdown: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PossibleShares:
+class PossibleShares(msgspec.Struct, frozen=True, kw_only=True):
     """What possible shares would free and cost.
 
     Attributes:
@@ -134,8 +135,9 @@ def possible_share(
 
     # The same margin as on a job's memory from its history: the next run may take more.
     needed_bytes = MEMORY_MARGINS[0] * usage.memory_bytes
-    # The site's names of types are not the catalogue's.
-    partners = (percent for name, percent in smallest.items() if not name or find_gpu(name) == gpu)
+    # The site's names of types are not the catalogue's, where `v100` may have less memory than the site's board.
+    named, chip = ((name, find_gpu(name) if name else gpu) for name in smallest), (gpu.generation, gpu.sm_count)
+    partners = (smallest[name] for name, one in named if one and (one.generation, one.sm_count) == chip)
     partner = min(partners, default=WHOLE_PERCENT) if smallest else 0
     largest = max(WHOLE_PERCENT - partner, WHOLE_PERCENT // 2)
     enough = (

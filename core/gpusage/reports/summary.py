@@ -10,20 +10,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
+import msgspec
+
 from gpusage.experience.finished_jobs import IDLE_PROCESSORS, IDLE_READ_BYTES_PER_S, UNUSED_BELOW
+from gpusage.reports import amounts
 from gpusage.reports.accuracy import Promised
-from gpusage.reports.amounts import (
-    Amounts,
-    amounts_of,
-    expected_slowdown,
-    gpu_count,
-    had_share,
-    total,
-    was_share_withheld,
-)
+from gpusage.reports.amounts import Amounts, amounts_of, had_share, total, was_share_withheld
 from gpusage.reports.jobs import count_jobs, runs_by_job
 from gpusage.reports.joining import grouped
 from gpusage.store.rows import Observation
@@ -36,8 +30,7 @@ IDLE_S = (900.0, 7200.0)
 """A job that idles for so long may have been forgotten; after the second time it surely was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeekTally:
+class WeekTally(msgspec.Struct, frozen=True, kw_only=True):
     """GPU hours of the jobs that ended in a week.
 
     Attributes:
@@ -50,8 +43,7 @@ class WeekTally:
     hours: Amounts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HurtJob:
+class HurtJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job whose share broke its promise, or would have broken it.
 
     Attributes:
@@ -75,8 +67,7 @@ class HurtJob:
         return not self.had_share, -self.booked_hours, self.job_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionTally:
+class PartitionTally(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs of a partition, and the shares that its site's mode withheld.
 
     Attributes:
@@ -91,8 +82,7 @@ class PartitionTally:
     users: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareCosts:
+class ShareCosts(msgspec.Struct, frozen=True, kw_only=True):
     """GPU hours of jobs on shares that were given.
 
     Attributes:
@@ -106,8 +96,7 @@ class ShareCosts:
     least_whole_hours: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdleJobs:
+class IdleJobs(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that for a time ran no kernel, hardly any program and read nothing, as far as samples show.
 
     Attributes:
@@ -115,8 +104,8 @@ class IdleJobs:
         hours: Their GPU hours in the longest such time of each.
     """
 
-    job_counts: Mapping[str, int] = field(default_factory=dict)
-    hours: Mapping[str, float] = field(default_factory=dict)
+    job_counts: Mapping[str, int] = msgspec.field(default_factory=dict)
+    hours: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
 def tally_weeks(observations: Sequence[Observation], least_s: float) -> tuple[WeekTally, ...]:
@@ -177,7 +166,7 @@ def share_costs(observations: Iterable[Observation]) -> ShareCosts:
     for each in filter(had_share, observations):
         if each.usage.outcome == "out_of_memory":
             continue
-        price, took = expected_slowdown(each), _gpu_hours(each)
+        price, took = amounts.expected_slowdown(each), _gpu_hours(each)
         hours, whole_hours = hours + took, whole_hours + took / price.value
         least_whole_hours += took / price.high
     return ShareCosts(hours=hours, whole_hours=whole_hours, least_whole_hours=least_whole_hours)
@@ -191,7 +180,7 @@ def idle_jobs(observations: Sequence[Observation]) -> IdleJobs:
     return IdleJobs(
         job_counts={limit: count_jobs(runs) for limit, runs in by_length.items()},
         hours={
-            limit: sum(gpu_count(each) * _idle_s(each.usage) / HOUR_S for each in runs)
+            limit: sum(amounts.gpu_count(each) * _idle_s(each.usage) / HOUR_S for each in runs)
             for limit, runs in by_length.items()
         },
     )
@@ -208,7 +197,7 @@ def _idle_s(usage: Usage) -> float:
 
 def _gpu_hours(observed: Observation) -> float:
     usage = observed.usage
-    return gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
+    return amounts.gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
 
 
 def _why_broken(observed: Observation) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from gpusage.experience.finished_jobs import was_gpu_shared
 from gpusage.reports.accuracy import Promises
@@ -20,8 +21,7 @@ _NAME_OR_NUMBER = re.compile(r"([A-Za-z][\w-]*)|\d+(?:\.\d+)?")
 JOULES_PER_KWH = 3.6e6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionTally:
+class DecisionTally(msgspec.Struct, frozen=True, kw_only=True):
     """Count of the decisions with the same code and mode.
 
     Attributes:
@@ -36,8 +36,7 @@ class DecisionTally:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasonTally:
+class ReasonTally(msgspec.Struct, frozen=True, kw_only=True):
     """Count of the decisions with the same first reason; ``N`` stands for its numbers."""
 
     KEY: ClassVar = ("code", "reason")
@@ -52,8 +51,7 @@ class ReasonTally:
         return -self.count, self.code, self.reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuTally:
+class GpuTally(msgspec.Struct, frozen=True, kw_only=True):
     """GPU hours of the runs on a GPU type.
 
     Attributes:
@@ -103,8 +101,7 @@ def tally_gpus(observations: Sequence[Observation], least_s: float) -> tuple[Gpu
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
+class Energy(msgspec.Struct, frozen=True, kw_only=True):
     """Energy of runs alone on their GPUs, from the GPUs' own counters.
 
     Attributes:
@@ -116,8 +113,7 @@ class Energy:
     booked_hours: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeriodTotals:
+class PeriodTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Totals of the jobs of a period.
 
     Attributes:

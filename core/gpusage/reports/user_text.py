@@ -13,14 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpusage.boundary.printable_text import shortened, visible
-from gpusage.experience.finished_jobs import (
-    UNUSED_BELOW,
-    describe_waiting,
-    lacks_processors,
-    own_utilization,
-    processor_utilization,
-    utilization_key,
-)
+from gpusage.experience import finished_jobs
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.jobs import newest_seen, runs_by_job
 from gpusage.reports.lines import amount, count_text, freed, slower
@@ -135,27 +128,31 @@ def _sums(report: Report) -> list[str]:
 def change_of(observed: Observation, writing: Writing, least_s: float) -> Change | None:
     """Return the change for the next job like this run; ``None`` where nothing is known to help."""
     usage, record = observed.usage, observed.decision
-    utilization = own_utilization(usage, least_s)
+    utilization = finished_jobs.own_utilization(usage, least_s)
     if utilization is None:
         return None
 
     # From the most to the least certain: a GPU that hardly ran a kernel needs no share, and processors that are
     # busy explain a wait that no model can.
-    if utilization < UNUSED_BELOW:
+    if utilization < finished_jobs.UNUSED_BELOW:
         request = f" (it had {record.rendered.before})" if record else ""
         return Change(line=f"Ask for no GPU{request}.", notes=("It hardly used one.",))
-    if lacks_processors(usage, least_s):
-        busy, waiting = percent(processor_utilization(usage)), percent(1 - utilization)
+    if finished_jobs.lacks_processors(usage, least_s):
+        busy, waiting = percent(finished_jobs.processor_utilization(usage)), percent(1 - utilization)
         note = f"They were {busy} busy, and the GPU waited {waiting} of the time."
         return Change(line=f"Ask for more than {usage.cpus} processors.", notes=(note,))
 
     if record is not None and record.model is not None:
-        key = utilization_key(usage, record, least_s)
+        key = finished_jobs.utilization_key(usage, record, least_s)
         line = _written(key, usage.manager, writing)
         note = "The job waits for its host, which its model cannot show; so it may get a part of a GPU."
         # A comment with a model takes precedence over the script's lines.
         elsewhere = (f"If its comment names its model, write it there: ,{key}",) if line.startswith("#") else ()
-        return Change(line=line, notes=(*elsewhere, note)) if key and describe_waiting(usage, least_s) else None
+        return (
+            Change(line=line, notes=(*elsewhere, note))
+            if key and finished_jobs.describe_waiting(usage, least_s)
+            else None
+        )
 
     keys = "learn=on" if writing.learns else "model=FILE,batch=N"
     note = "Then its later runs can get as much of a GPU as its model needs."

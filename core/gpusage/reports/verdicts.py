@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import ClassVar, Literal
 
-from gpusage.experience.finished_jobs import (
-    HOST_BOUND_BELOW,
-    LEAST_SAMPLED_S,
-    UNUSED_BELOW,
-    describe_host,
-    suggest_next_request,
-    was_gpu_shared,
-)
+import msgspec
+from msgspec.structs import replace
+
+from gpusage.experience import finished_jobs
+from gpusage.experience.finished_jobs import HOST_BOUND_BELOW, LEAST_SAMPLED_S, UNUSED_BELOW
 from gpusage.reports.amounts import Amounts, amounts_of, had_whole_gpus, total
 from gpusage.reports.jobs import newest_seen, runs_by_job
 from gpusage.reports.joining import joined
@@ -23,20 +18,17 @@ from gpusage_hooks.types import Usage
 from gpusage_hooks.units import percent
 
 Verdict = Literal["busy", "waits", "unused", "beside others", "not seen"]
-RULES: Mapping[str, str] = MappingProxyType(
-    {
-        "waits": f"a kernel ran in less than {percent(HOST_BOUND_BELOW)} of the time: the job waits for its host",
-        "unused": f"a kernel ran in less than {100 * UNUSED_BELOW:g} % of the time",
-    }
-)
+RULES: Mapping[str, str] = {
+    "waits": f"a kernel ran in less than {percent(HOST_BOUND_BELOW)} of the time: the job waits for its host",
+    "unused": f"a kernel ran in less than {100 * UNUSED_BELOW:g} % of the time",
+}
 """Of the verdicts on jobs whose GPUs were idle."""
 WORST_COUNT = 10
 HARDLY_USED_BELOW = 0.2
 """A whole GPU with a kernel in less of its time is hardly used: the smallest usual share is a quarter of a GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wasted:
+class Wasted(msgspec.Struct, frozen=True, kw_only=True):
     """A job with much idle time of a GPU, over all its runs.
 
     Attributes:
@@ -60,16 +52,14 @@ class Wasted:
         return -self.hours.idle, self.manager, self.job_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardlyUsed:
+class HardlyUsed(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs that held whole GPUs, with a kernel in less than `HARDLY_USED_BELOW` of their time."""
 
     job_count: int
     hours: Amounts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingUser:
+class WaitingUser(msgspec.Struct, frozen=True, kw_only=True):
     """A user with jobs that wait for their hosts: for data, or for processors.
 
     Attributes:
@@ -102,7 +92,7 @@ def verdict_of(usage: Usage, hours: Amounts, least_s: float = LEAST_SAMPLED_S) -
     if not seen:
         # Counters of a shared GPU do not separate jobs, which no longer sampling changes.
         sampled = usage.sampled_s >= least_s and usage.gpu_utilization is not None
-        return "beside others" if sampled and was_gpu_shared(usage) else "not seen"
+        return "beside others" if sampled and finished_jobs.was_gpu_shared(usage) else "not seen"
     utilization = hours.used / seen
     if utilization < UNUSED_BELOW:
         return "unused"
@@ -130,7 +120,7 @@ def waiting_users(observations: Sequence[Observation], least_s: float = LEAST_SA
     for runs in runs_by_job(observations):
         job = _wasted(runs, least_s)
         if job.verdict == "waits":
-            cause, idle = describe_host(newest_seen(runs, least_s).usage), job.hours.idle
+            cause, idle = finished_jobs.describe_host(newest_seen(runs, least_s).usage), job.hours.idle
             waiting.append(WaitingUser(user=job.user, job_count=1, hours=job.hours, waits_for=cause, most_idle=idle))
     return joined([tuple(waiting), ()])
 
@@ -147,5 +137,5 @@ def _wasted(runs: Sequence[Observation], least_s: float) -> Wasted:
         gpu=usage.gpu,
         verdict=verdict_of(usage, hours, least_s),
         hours=hours,
-        advice=suggest_next_request(usage, shown.decision, least_s),
+        advice=finished_jobs.suggest_next_request(usage, shown.decision, least_s),
     )

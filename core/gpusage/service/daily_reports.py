@@ -19,7 +19,7 @@ import msgspec
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.reports.reading import Reader, read_accounting, rules_of
-from gpusage.service.learner import NEWEST_DECISIONS, SHARE_DAYS, smallest_shares
+from gpusage.service.learner import smallest_shares
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.service.snapshots import State
 from gpusage.settings.configuration import Configuration
@@ -36,10 +36,9 @@ REST_S = 0.1
 
 def reader_of(store: DecisionStore, advisor: Advisor, configuration: Configuration) -> Reader:
     """Return a reader of *store* by the site's rules and the smallest shares of the last week."""
-    lately = smallest_shares(store.latest(NEWEST_DECISIONS), time.time() - SHARE_DAYS * DAY_S)
     return Reader(
         store=store,
-        rules=replace(rules_of(configuration, advisor.catalogue), smallest_shares=lately),
+        rules=replace(rules_of(configuration, advisor.catalogue), smallest_shares=smallest_shares(store, time.time())),
         accounting=lambda since_s, until_s: read_accounting(since_s, until_s, advisor),
     )
 

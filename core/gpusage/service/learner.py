@@ -16,22 +16,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from gpusage.experience.history import History, read_history
-from gpusage.experience.learned import NOTHING_LEARNED, FirstRun, Learned, failures_of
+from gpusage.experience.learned import NO_FAILURES, NOTHING_LEARNED, FirstRun, Learned, failures_of
 from gpusage.experience.learning import first_runs, learn
-from gpusage.experience.runs import model_runs
-from gpusage.experience.trust import history_checks, history_trust
+from gpusage.experience.runs import Run, model_runs
+from gpusage.experience.trust import Check, history_checks, history_trust
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.settings.configuration import Configuration, LearningSettings
 from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import open_store
 from gpusage.store.rows import Observation, UsageQuery
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import DecisionRecord, RenderedDecision
+from gpusage_hooks.types import DecisionRecord, GpuRequest, RenderedDecision
 from gpusage_hooks.units import DAY_S, WHOLE_PERCENT
 
 MAXIMUM_RUNS, MAXIMUM_RUNS_PER_USER = 20_000, 2_000
@@ -48,10 +49,7 @@ LEAST_DECISIONS = 20
 RELEARN_S = 3600.0
 """A run that came late, after others that ended later, is learned from within this period."""
 
-_ALIKE = ("manager", "user", "user_id", "gpu", "granted", "outcome", "sampled_on")
-_UNTAUGHT: Mapping[str, Any] = MappingProxyType(
-    {**dict.fromkeys(("account", "partition", "job_name"), ""), **dict.fromkeys(("energy_j", "cpu_s", "read_bytes"))}
-)
+_NONE: Mapping[str, GpuRequest] = MappingProxyType({})
 _NOTHING = RenderedDecision(before="", after="", fields={})
 _log = logging.getLogger(__name__)
 
@@ -68,33 +66,39 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
         count=MAXIMUM_RUNS,
         only_decided=True,
     )
-    observations = [*learnable(store.evidence(MAXIMUM_RUNS_PER_USER, query))]
+    runs, checks, ended, failures = list[Run](), list[Check](), dict[str, GpuRequest](), NO_FAILURES
+    # User by user, as a run is a tenth of its decision: a job's runs are one user's, and so is what lifts a failure.
+    for _, of_user in groupby(learnable(store.evidence(MAXIMUM_RUNS_PER_USER, query)), lambda each: each.usage.user):
+        observations = [*of_user]
+        ended |= predicted_requests([each.decision for each in observations if each.decision], now_s)
+        # Also where a site learns nothing else: a job that failed in its share must not get it again.
+        failures = failures_of(observations, settings.least_sampled_s, failures)
+        if settings.enabled:
+            runs += (run for _, run in model_runs(observations, settings.least_sampled_s))
+            checks += history_checks(observations, settings.least_sampled_s)
 
-    # Runs tell of the week, and the newest decisions of jobs that wait.
-    ended = [each.decision for each in observations if each.usage.ended_at_s >= now_s - SHARE_DAYS * DAY_S]
-    smallest = smallest_shares([*filter(None, ended), *store.latest(NEWEST_DECISIONS)], now_s - SHARE_DAYS * DAY_S)
-
-    # Also where a site learns nothing else: a job that failed in its share must not get it again.
-    failures = failures_of(observations, settings.least_sampled_s)
+    smallest = smallest_shares(store, now_s, ended)
     if not settings.enabled:
         return replace(NOTHING_LEARNED, failures=failures, smallest_shares=smallest)
 
-    learned = learn([run for _, run in model_runs(observations, settings.least_sampled_s)])
+    learned = learn(runs)
     if settings.history != "off":
-        trust = history_trust(history_checks(observations, settings.least_sampled_s))
-        learned = replace(
-            learned, history=_cached_history(Path(settings.history_file), _modified_ns(settings)), trust=trust
-        )
+        history = _cached_history(Path(settings.history_file), _modified_ns(settings))
+        learned = replace(learned, history=history, trust=history_trust(checks))
 
     suspended = learned.suspended if settings.back_off else {}
     return replace(learned, failures=failures, suspended=suspended, smallest_shares=smallest)
 
 
-def smallest_shares(records: Iterable[DecisionRecord], since_s: float) -> Mapping[str, int]:
-    """Return `Cluster.smallest_shares` by the decisions of *records* since *since_s*, seconds since 1970."""
-    # A running job's record may be there twice.
-    lately = (each for each in records if each.decided_at_s >= since_s and each.decision.need)
-    predicted = {each.number: each.decision.request for each in lately}
+def predicted_requests(records: Iterable[DecisionRecord], now_s: float) -> dict[str, GpuRequest]:
+    """Return what jobs with a prediction were to ask for by those of *records* of the last week, by their numbers."""
+    lately = (each for each in records if each.decided_at_s >= now_s - SHARE_DAYS * DAY_S)
+    return {each.number: each.decision.request for each in lately if each.decision.need}
+
+
+def smallest_shares(store: DecisionStore, now_s: float, ended: Mapping[str, GpuRequest] = _NONE) -> Mapping[str, int]:
+    """Return `Cluster.smallest_shares` by the newest decisions in *store*, and those on jobs that have *ended*."""
+    predicted = {**ended, **predicted_requests(store.latest(NEWEST_DECISIONS), now_s)}
     if len(predicted) < LEAST_DECISIONS:
         return {}
 
@@ -106,26 +110,17 @@ def smallest_shares(records: Iterable[DecisionRecord], since_s: float) -> Mappin
 
 
 def learnable(observations: Iterable[Observation]) -> Iterator[Observation]:
-    """Yield *observations* without what nothing is learned from; equal parts are one object.
-
-    A decision takes 10 KB, most of it the same in all decisions on jobs alike, and there are `MAXIMUM_RUNS`.
-    """
+    """Yield *observations* without what nothing is learned from; of 10 KB of decisions, equal parts are one object."""
     parts: dict[Any, Any] = {}
     for each in observations:
-        alike = {name: parts.setdefault(getattr(each.usage, name), getattr(each.usage, name)) for name in _ALIKE}
-        usage, record = replace(each.usage, **alike, **_UNTAUGHT), each.decision
+        record = each.decision
         if record is not None:
             decision, workload, identity = record.decision, record.workload, record.identity
             request = parts.setdefault(decision.request, decision.request)
             need, workload, identity = (parts.setdefault(part, part) for part in (decision.need, workload, identity))
             decision = replace(decision, request=request, need=need, reasons=(), step_times_s={}, if_shared=())
-            texts = {
-                name: parts.setdefault(getattr(record, name), getattr(record, name)) for name in ("origin", "model")
-            }
-            record = replace(
-                record, decision=decision, workload=workload, identity=identity, rendered=_NOTHING, **texts
-            )
-        yield Observation(usage=usage, decision=record)
+            record = replace(record, decision=decision, workload=workload, identity=identity, rendered=_NOTHING)
+        yield Observation(usage=each.usage, decision=record)
 
 
 def first_runs_in_store(

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from gpusage.store.rows import (
@@ -211,7 +212,7 @@ class DecisionStore(ABC):
         return decode_observations(self._rows(*usage_query(self._schema, question)), self._name)
 
     def evidence(self, count_per_user: int, question: UsageQuery) -> Iterator[Observation]:
-        """Yield the runs to learn from, of each user the last *count_per_user* at most; see `usage`.
+        """Yield the runs to learn from, user by user, of each the last *count_per_user* at most; see `usage`.
 
         Whoever learns reads by this: without a count per user, one user's many short jobs displace everyone else's.
         Only `CHUNK_ROWS` are in memory at a time.
@@ -219,10 +220,11 @@ class DecisionStore(ABC):
         Raises:
             StoreError: As `latest`.
         """
-        statement, values = usage_query(self._schema, replace(question, count_per_user=count_per_user), "u.id")
-        ids = [number for (number,) in self._rows(statement, values)]
+        statement, values = usage_query(self._schema, replace(question, count_per_user=count_per_user), "u.owner, u.id")
+        ids = [number for _, number in sorted(self._rows(statement, values), key=itemgetter(0))]
         for begin in range(0, len(ids), CHUNK_ROWS):
-            yield from self.usage(UsageQuery(ids=ids[begin : begin + CHUNK_ROWS]))
+            chunk = self.usage(UsageQuery(ids=ids[begin : begin + CHUNK_ROWS]))
+            yield from sorted(chunk, key=lambda each: each.usage.user)
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""

@@ -11,7 +11,6 @@ import click
 from gpusage.cli import options
 from gpusage.cli.program import run_by
 from gpusage_lab.profiling.items import KINDS, Kind
-from gpusage_lab.profiling.plan import duration_s
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 TRAIN_EXAMPLE = """\b
@@ -46,14 +45,6 @@ def _common(*, required: bool) -> Callable[[Function], Function]:
     )
     chosen = click.option("--target", "names", metavar="NAME", multiple=True, help="Only this target; may be repeated.")
     return lambda function: data(chosen(function))
-
-
-def _duration(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    try:
-        return None if value is None else duration_s(value)
-    except ValueError as error:
-        message = f"must be a time such as 1500s or 25m; got {value!r}."
-        raise click.BadParameter(message) from error
 
 
 def _kinds(_: click.Context, __: click.Parameter, value: str | None) -> Sequence[Kind]:
@@ -120,8 +111,7 @@ def evaluate() -> None:
 @click.option(
     "--budget",
     "budget_s",
-    metavar="TIME",
-    callback=_duration,
+    type=options.TIME,
     help="Stop within this time, such as 1500s or 25m.  [default: no limit]",
 )
 @click.option("--retry", is_flag=True, help="Repeat measurements that failed, except those that did not fit.")

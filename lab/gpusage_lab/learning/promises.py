@@ -43,11 +43,16 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseScore:
-    """What came of one rule, in percent of all jobs, save *of_shares_percent*, which is of the jobs with a share."""
+    """What came of one rule, in percent of all jobs, save *of_shares_percent*, which is of the jobs with a share.
+
+    Attributes:
+        gpu_time_percent: Of a step, measured: the part of the GPU times how many times as long it takes there.
+    """
 
     rule: str
     shares_percent: float
     mean_share_percent: float
+    gpu_time_percent: float
     met_percent: float
     of_shares_percent: float
 
@@ -62,6 +67,8 @@ def promise_scores(jobs: Sequence[Measured], rules: Mapping[str, Rule], limit: f
             rule=name,
             shares_percent=100 * len(within) / len(jobs),
             mean_share_percent=sum(chosen) / len(jobs),
+            gpu_time_percent=sum(size * job.slowdowns.get(size, 1.0) for job, size in zip(jobs, chosen, strict=True))
+            / len(jobs),
             met_percent=100 - 100 * broken / len(jobs),
             of_shares_percent=100 - 100 * broken / max(len(within), 1),
         )

@@ -32,7 +32,7 @@ from gpusage.predictors.sharing.host import gpu_time_shares
 from gpusage.predictors.sharing.slowdown import points, share_interval, slowdowns
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
-from gpusage_lab.learning.slowdown_partners import fitted_partners, partners_rows, partners_table, with_observed_costs
+from gpusage_lab.learning.slowdown_partners import fitted_partners, partners_rows, partners_table
 from gpusage_lab.learning.slowdown_rows import (
     FILES,
     MISO,
@@ -97,8 +97,8 @@ def _worst(columns: SlowdownColumns, train: IntArray, doubt: HostUncertainty) ->
 
 FOLDS = 10
 COVERAGE = 0.90
-ABOVE = 0.05
-"""Of the rows of each source: inside the interval, and above it."""
+BEYOND = 0.05
+"""Of the rows of each source: inside the interval, and beyond either end."""
 GROWTHS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 NOISES = (0.04, 0.06, 0.08, 0.10, 0.12)
 WORKINGS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
@@ -118,8 +118,8 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     columns = columns_of(data, zoo)
     everything = np.arange(len(columns.rows))
     eager, proportional = fitted_on(columns, everything), fitted_on(columns.in_proportion(), everything)
-    partners = with_observed_costs(*(fitted_partners(partners_rows(data, zoo, rule)) for rule in (eager, proportional)))
-    parameters = SlowdownParameters(eager=eager, proportional=proportional, partners=partners)
+    rules = [replace(rule, partners=fitted_partners(partners_rows(data, zoo, rule))) for rule in (eager, proportional)]
+    parameters = SlowdownParameters(eager=rules[0], proportional=rules[1])
     return [_artifact(columns, parameters, held_out(columns))]
 
 
@@ -164,12 +164,8 @@ def fitted_on(columns: SlowdownColumns, train: IntArray) -> SlowdownRule:
     host = fitted_host(columns, train)
     columns = columns.with_step_time_weight(host)
     plain = SlowdownRule(growth=0.0, noise=0.0, working={}, host=host, filling_blocks=filling_blocks)
-    common = _narrowest(
-        columns,
-        train,
-        "step_time",
-        (replace(plain, growth=growth, noise=noise) for growth, noise in product(GROWTHS, NOISES)),
-    )
+    tried = (replace(plain, growth=growth, noise=noise) for growth, noise in product(GROWTHS, NOISES))
+    common = _narrowest(columns, train, "step_time", tried)
     working = dict(common.working)
     for evidence in EVIDENCE:
         if evidence not in working and _family_count(columns, train, evidence) >= LEAST_GROUPS:
@@ -187,9 +183,9 @@ def _narrowest(
 ) -> SlowdownRule:
     """Return the best of *tried*, with how far the part of the step that the GPU works lies from what *evidence* says.
 
-    The best has the worst source miss 90 % inside or 5 % above by the least, and then has the least mean width. No row
-    is both below and above: low ends and high ends are predicted once each, and paired then. Where everything is in
-    proportion, a known step time's ends lie alike far from the point: its narrowest ends hold less of an unseen family.
+    The best has the worst source miss 90 % inside, or 5 % beyond an end, by the least, and then the least mean width.
+    No row is both below and above: low ends and high ends are predicted once each, and paired then. Where everything is
+    in proportion, a known step time's ends lie alike far from the point: its narrowest hold less of an unseen family.
     """
     known = train[np.isfinite(columns.working(evidence)[train])]
     measured, sources = columns.measured[known], columns.source[known]
@@ -202,7 +198,8 @@ def _narrowest(
         below, above = means @ (low > measured).T, means @ (high < measured).T
         lows, highs = ((means @ np.log(side).T).sum(axis=0) for side in (low, high))
         outside = below[:, :, np.newaxis] + above[:, np.newaxis] - (1.0 - COVERAGE)
-        missed = np.maximum(outside, above[:, np.newaxis] - ABOVE).max(axis=0).clip(min=0.0).round(_DIGITS)
+        beyond = np.maximum(below[:, :, np.newaxis], above[:, np.newaxis]) - BEYOND
+        missed = np.maximum(outside, beyond).max(axis=0).clip(min=0.0).round(_DIGITS)
         pairs = np.ndindex(missed.shape) if columns.growth_by_filling or evidence != "step_time" else _ALIKE
         down, up = min(pairs, key=lambda pair: (missed[pair], highs[pair[1]] - lows[pair[0]]))
         chosen = replace(each, working={evidence: (WORKINGS[down], WORKINGS[up])})
@@ -305,7 +302,7 @@ def _artifact(
                 "Eager: the number of blocks that fill a GPU errs least for the families, each counted alike.",
                 "Proportional: fitted on the same rows, for what no row shows: engines, compilers and text generation.",
                 "How a known step time is weighed between host and GPU: for the worst source against its goal.",
-                "PartnerExponents: equal processes without percentages (ParvaGPU).",
+                "PartnerExponents: equal processes without percentages (ParvaGPU), priced by either rule.",
             ),
         ),
         parameters=parameters,

@@ -1,7 +1,8 @@
 """What equal partners add to a price: ParvaGPU's processes side by side, against one alone on its part of the GPU.
 
-The processes had no percentages: each could use what the others left, and met them wherever it went. Two jobs with 50 %
-each (inference on a V100, kept-away measurements) paid 5 to 12 % for a partner: what is shipped is at least that.
+The processes had no percentages: each could use what the others left, and met them wherever it went. The price has a
+part's own bandwidth, which says the most of it: two jobs with 50 % each (inference on a V100, kept-away measurements)
+paid 5 to 12 % for a partner, where the bandwidth alone gives ResNet-50 18 % and AlexNet 8 %.
 """
 
 from __future__ import annotations
@@ -28,8 +29,6 @@ from gpusage_lab.measurements.tables import DataFolder
 from gpusage_planning.zoo import Zoo
 
 POWERS = np.arange(0.0, 0.41, 0.01)
-PAIRS_POWER = 0.11
-"""Gives the 8 % in the middle of what two jobs with 50 % each paid for each other."""
 BAD_SHARE = 0.95
 """Of the measurements are no slower than beside bad partners."""
 BOUND = 0.8
@@ -70,12 +69,6 @@ def fitted_partners(rows: Sequence[PartnersRow]) -> PartnerExponents:
     above = np.array([row.slowdown for row in decided])
     enough = [power for power in POWERS if (above <= _points(decided, float(power))).mean() >= BAD_SHARE]
     return PartnerExponents(average=float(average), bad=float(max(min(enough, default=POWERS[-1]), average)))
-
-
-def with_observed_costs(*fitted: PartnerExponents) -> PartnerExponents:
-    """Return the worst of *fitted*, no milder than what pairs with percentages were seen to pay."""
-    averages, bads = zip(*fitted, strict=True)
-    return PartnerExponents(average=max(*averages, PAIRS_POWER), bad=max(*bads, PAIRS_POWER))
 
 
 def partners_table(rows: Sequence[PartnersRow]) -> ScoreTable:

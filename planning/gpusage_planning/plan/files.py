@@ -15,7 +15,6 @@ gone after that time.
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import re
@@ -29,7 +28,7 @@ from msgspec import Meta, Struct
 
 from gpusage.boundary.typed_documents import MismatchError, nearest_key, read_as
 from gpusage.cli.options import duration_s
-from gpusage.cli.table_file import Cells
+from gpusage.cli.table_file import Cells, csv_rows
 from gpusage.cli.user_file import read_document, read_text, refusal
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import MIB
@@ -83,28 +82,19 @@ def read_lines(path: Path) -> list[Line]:
 
 def parse_lines(text: str, origin: str) -> list[Line]:
     """Return the jobs of *text*; *origin* is its file, for people."""
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
-    try:
-        names = list(reader.fieldnames or ())
-        rows = [(reader.line_num, row) for row in reader]
-    except csv.Error as error:
-        message = f"Jobs file {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Fix it."
-        raise RequestError(message) from error
-
-    for trouble in _column_troubles(names, origin):
-        raise RequestError(trouble)
-    if not rows:
+    rows = csv_rows(io.StringIO(text, newline=""), "Jobs file", origin, _known_names)
+    lines = [_Cells(row, f"{origin}, line {number}").line() for number, row in rows]
+    if not lines:
         message = f"Jobs file {origin!r} must have at least one job below its line of names; got none. Add one."
         raise RequestError(message)
-
-    for number, row in rows:
-        if None in row:  # where csv puts what has no name
-            where = f"{origin}, line {number}"
-            message = f"Jobs file must have as many cells on each line as names; got more on {where}. Fix it."
-            raise RequestError(message)
-    lines = [_Cells(row, f"{origin}, line {number}").line() for number, row in rows]
     _require_different_ids(lines)
     return lines
+
+
+def _known_names(names: Sequence[str], origin: str) -> Sequence[str]:
+    for trouble in _column_troubles(names, origin):
+        raise RequestError(trouble)
+    return names
 
 
 def _column_troubles(names: Sequence[str], origin: str) -> Iterator[str]:

@@ -163,5 +163,6 @@ def _with_partners_s(need: GpuNeed, price: Price) -> float:
         slowdown_with_partners,  # numpy, which a plan of step times does not need
     )
 
-    among = slowdown_with_partners(price.slowdown_under_contention, partners_of(price.share_percent))
+    partners = partners_of(price.share_percent)
+    among = slowdown_with_partners(price.slowdown_under_contention, partners, price.partner_powers)
     return need.step_time_s.value * among.value / price.slowdown.value

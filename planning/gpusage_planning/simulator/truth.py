@@ -163,7 +163,8 @@ class PredictedTruth:
         prices = self.models.prices.get((tenant.kind, gpu_type), ())
         price = share_slowdown(prices, tenant.thread_percent, is_alone=not partners)
         alone = max(draw_value(price, self.errors[tenant.kind, 3]), 1.0)
-        return slowdown_with_partners(Interval(value=alone, low=alone, high=alone), partners).value
+        powers = prices[0].partner_powers if prices else None
+        return slowdown_with_partners(Interval(value=alone, low=alone, high=alone), partners, powers).value
 
     def utilization(self, kind: int, gpu_type: int) -> float:
         """Return NVML's busy share of the kind alone."""

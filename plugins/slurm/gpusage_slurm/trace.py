@@ -26,7 +26,7 @@ from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.hostlist import expand_hostlist
 from gpusage_slurm.tres import is_gpu, is_share, parse_tres
-from gpusage_slurm.usage.collection import outcome_of_words
+from gpusage_slurm.usage.collection import outcome_of
 
 REQUIRED_COLUMNS = ("JobID", "User", "Submit", "ElapsedRaw", "TimelimitRaw", "AllocTRES")
 OPTIONAL_COLUMNS = (
@@ -167,7 +167,7 @@ def _past_job(cells: Cells, steps: Sequence[Cells]) -> PastJob:
         model=_model(cells),
         time_limit_s=float(SECONDS * int(limit)) if _is_count(limit) and int(limit) else None,
         started_at_s=started_at_s,
-        outcome=outcome_of_words(state, cells.get("ExitCode", "")),
+        outcome=outcome_of({"State": state, "exit_code": cells.get("ExitCode", "")}),
         partition=cells.get("Partition", ""),
         node=_first_node(cells.get("NodeList", "")) if kind or not typed else "",
         memory_bytes=None if memory is None else round(memory),

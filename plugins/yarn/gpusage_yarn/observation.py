@@ -142,10 +142,5 @@ def _annotated_jobs(document: Document) -> Iterator[AnnotatedJob]:
             code: AnnotationCode = "KEEP" if share == WHOLE_GPU else "REWRITE"
             mark = str(JobAnnotation(number=number, code=code, mode="enforce", before=WHOLE, after=after, reasons=""))
 
-        yield AnnotatedJob(
-            job_id=str(application["id"]),
-            manager=MANAGER,
-            user=str(application.get("user") or ""),
-            state=state,
-            mark=mark,
-        )
+        identity, user = str(application["id"]), str(application.get("user") or "")
+        yield AnnotatedJob(job_id=identity, manager=MANAGER, user=user, state=state, mark=mark)

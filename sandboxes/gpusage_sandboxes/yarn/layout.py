@@ -30,6 +30,7 @@ class ClusterPlan:
             label go to the type of the first node.
         share_per_gpu: Units of the share that one GPU counts; 0 leaves the resource type out.
         whole_gpus: How many yarn.io/gpu each node with GPUs offers beside its shares.
+        resource_types: Further ones, of other device plugins.
         queues: Below root, of equal capacity in every label.
         jar: Goes into the sandbox's lib folder, which is on the classpath of every daemon, client and container.
         further_jars: Likewise.
@@ -43,6 +44,7 @@ class ClusterPlan:
     nodes: tuple[SandboxNode, ...]
     share_per_gpu: int = 100
     whole_gpus: int = 0
+    resource_types: tuple[str, ...] = ()
     queues: tuple[str, ...] = ("default",)
     jar: Path | None = None
     further_jars: tuple[Path, ...] = ()

@@ -127,7 +127,7 @@ def _common_files(plan: ClusterPlan, layout: Layout) -> dict[str, str]:
         "hadoop.tmp.dir": str(layout.state / "hadoop"),
         "ipc.client.connect.retry.interval": "100",
     }
-    types = {"yarn.resource-types": "yarn.io/gpu"}
+    types = {"yarn.resource-types": ",".join(("yarn.io/gpu", *plan.resource_types))}
     if plan.share_per_gpu:
         types["yarn.resource-types"] += f",{SHARE}"
         types[f"yarn.resource-types.{SHARE}.maximum-allocation"] = str(MAX_GPUS * plan.share_per_gpu)

@@ -33,7 +33,7 @@ TRAINS = {"mode": "train", "precision": "fp32"}
 """Keys that most scripts have."""
 BF16 = {**TRAINS, "precision": "bf16"}
 BY_FSDP = {"gpus": "2", "strategy": "fsdp"}
-WITHOUT_GRAPH = ["values_at_last", "values_throughout", "values_too_late", "values_to_the_end"]
+WITHOUT_GRAPH = ["values_again", "values_at_last", "values_throughout", "values_too_late", "values_to_the_end"]
 """Scripts whose model has no graph at the end."""
 EXPECTED = {
     "plain": {"batch": "32", **TRAINS, "optimizer": "momentum"},

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gpusage
+from gpusage.decisions.advisor import advisor
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
-from gpusage_hooks.types import Interval
+from gpusage_hooks.types import Interval, Workload
 
+MODELS = Path(__file__).parents[3] / "examples" / "models"
+V100 = builtin_catalogue().find("v100")
 PRICES = st.floats(1.0, 8.0)
 
 
@@ -16,11 +24,23 @@ def exactly(price: float) -> Interval:
     return Interval(value=price, low=price, high=price)
 
 
-def test_a_partner_costs_a_job_that_the_gpu_decides_what_was_measured() -> None:
+@pytest.mark.parametrize("model", ["resnet50", "vgg16"])
+def test_a_partner_costs_a_job_that_the_gpu_decides_what_was_measured(model: str) -> None:
     """Two inference jobs with 50 % each on a V100: 5 to 12 % more than alone at 50 %; the high end is above these."""
-    actual = slowdown_with_partners(exactly(1.8), 1)
-    assert actual.value / 1.8 == pytest.approx(1.08, abs=0.03)
-    assert actual.high / 1.8 == pytest.approx(1.14, abs=0.03)
+    graph, workload = gpusage.read_model(MODELS / f"{model}.onnx"), Workload(batch_size=32, mode="infer")
+    (price,) = advisor().price(graph, workload, [V100], (50,))[0]
+    promised = slowdown_with_partners(price.slowdown_under_contention, 1, price.partner_powers)
+    assert 1.05 < promised.value / price.slowdown.value < 1.2
+    assert promised.high / price.slowdown.value > 1.12
+
+
+def test_what_nobody_measured_beside_partners_has_the_dearer_of_both_rules() -> None:
+    learned = pretrained().slowdown.eager.partners
+    eager, dearer = (
+        slowdown_with_partners(exactly(1.8), 1, powers) for powers in ((learned.average, learned.bad), None)
+    )
+    assert eager.value < dearer.value
+    assert eager.high < dearer.high
 
 
 def test_a_job_that_waits_for_its_host_pays_nothing_for_partners() -> None:

@@ -187,4 +187,4 @@ def test_idle_jobs_and_money_that_lacks_a_price_are_said() -> None:
 def test_weeks_of_other_days_join_by_their_monday() -> None:
     hours = Amounts(booked=1.0)
     one = WeekTally(since_s=MONDAY_S, job_count=1, hours=hours)
-    assert joined([(one,), (one,)]) == (replace(one, job_count=2, hours=Amounts(booked=2.0)),)
+    assert joined([(one,), (one,)]) == (msgspec.structs.replace(one, job_count=2, hours=Amounts(booked=2.0)),)

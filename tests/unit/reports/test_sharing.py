@@ -48,6 +48,9 @@ def test_a_share_above_half_is_possible_only_beside_the_smallest_that_the_site_h
     assert [percent(smallest) for smallest in ({"": 50}, {"": 100}, {"": 100, "t4": 25})] == [None, None, None]
     # "v100" is what the site calls its type.
     assert percent({"": 100, "v100": 25}) == 75
+    run = replace(run, usage=replace(run.usage, gpu="v100-sxm2-32gb", memory_bytes=18 * GIB))
+    assert percent({"": 100, "v100": 25}) == 75
+    assert percent({"": 100, "a100": 25}) is None
     light = Observation(usage=UNMARKED, decision=None)
     assert possible_share(light, RULES, find_gpu, 60.0, {"": 100}) == share_of()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from gpusage.service import learner
 from gpusage.settings.configuration import Configuration, LearningSettings, StoreSettings
 from gpusage.store.opening import open_store
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import Allocation, DecisionRecord
+from gpusage_hooks.types import Allocation, Code, DecisionRecord, JobIdentity
 from gpusage_hooks.units import DAY_S
 from gpusage_lab.history.training import write_history
 from records import RECORD, USAGE
@@ -66,17 +67,38 @@ def test_a_sound_run_without_a_model_is_known_by_its_user_and_number(tmp_path: P
         assert learner.first_runs_in_store(store, LearningSettings(capture="off"), NOW_S) == {}
 
 
-def test_the_smallest_shares_of_a_week_are_known_once_enough_jobs_were_decided() -> None:
+def test_the_smallest_shares_of_a_week_are_known_once_enough_jobs_were_decided(tmp_path: Path) -> None:
     def record(number: int, percent: int | None, *types: str, days: float = 1.0) -> DecisionRecord:
         request = replace(RECORD.decision.request, mps_thread_percent=percent, required_gpus=types)
         decision = replace(RECORD.decision, request=request)
         return replace(RECORD, number=str(number), decided_at_s=8 * DAY_S - days * DAY_S, decision=decision)
 
+    def smallest(*records: DecisionRecord, ended: Sequence[DecisionRecord] = ()) -> Mapping[str, int]:
+        with closing(open_store(f"sqlite:///{tmp_path}/{len(records)}.db")) as store:
+            store.record_all(records)
+            return learner.smallest_shares(store, 8 * DAY_S, learner.predicted_requests(ended, 8 * DAY_S))
+
     whole = [record(number, None) for number in range(19)]
     shares = [record(20, 75), record(21, 50, "v100"), record(22, 33, "v100", "a100"), record(23, 25, days=7.5)]
-    assert learner.smallest_shares([*whole, *whole], since_s=DAY_S) == {}
-    assert learner.smallest_shares([*whole, *shares], since_s=DAY_S) == {"": 75, "v100": 33, "a100": 33}
-    assert learner.smallest_shares([*whole, record(20, None)], since_s=DAY_S) == {"": 100}
+    assert smallest(*whole, ended=whole) == {}
+    assert smallest(*whole, *shares) == {"": 75, "v100": 33, "a100": 33}
+    assert smallest(*shares, ended=whole) == {"": 75, "v100": 33, "a100": 33}
+    assert smallest(*whole, record(20, None)) == {"": 100}
+
+
+def test_experience_is_the_same_whichever_users_runs_stand_between(tmp_path: Path) -> None:
+    """It is read user by user; a job that failed in its share and one that lifts it are of one user."""
+    outcomes = {"999": ("failed",), "1000": ("failed", "completed"), "1001": ("completed", "failed")}
+    decided = replace(RECORD, mode="enforce", decision=replace(RECORD.decision, code=Code.REWRITE))
+    with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
+        for user, at, outcome in [(user, at, each) for user, of in outcomes.items() for at, each in enumerate(of)]:
+            identity = JobIdentity(user=user, job_name="a", fingerprint="f")
+            store.record_all([replace(decided, number=f"{user}{at}", identity=identity)])
+            run = replace(USAGE, user=f"u{user}", user_id=user, job_id=f"{user}{at}", number=f"{user}{at}")
+            store.record_usage([replace(run, outcome=outcome, ended_at_s=USAGE.ended_at_s + at)])
+        learned = learner.learn_from_store(store, LearningSettings(), NOW_S)
+    assert {likeness[0] for likeness in learned.failures["f"]} == {"999", "1001"}
+    assert {key[2] for key in learned.experiences} == {"1000", "1001"}
 
 
 def test_no_users_many_runs_displace_the_first_run_of_another(tmp_path: Path) -> None:

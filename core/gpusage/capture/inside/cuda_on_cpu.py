@@ -21,15 +21,11 @@ _MOVES = frozenset({"to", "type", "empty_like", "zeros_like", "ones_like", "rand
 
 
 def on_cpu(value: Any) -> Any:
-    """Return the CPU for a GPU device, and any other *value* as it is."""
-    if isinstance(value, torch.device):
-        return CPU if value.type == "cuda" else value
-    is_gpu = isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
+    """Return the CPU for a GPU device, also for its number, and any other *value* as it is."""
+    if isinstance(value, int):
+        return value if isinstance(value, bool) else CPU
+    is_gpu = isinstance(value, str | torch.device) and str(value).partition(":")[0] == "cuda"
     return CPU if is_gpu else value
-
-
-def _is_index(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @contextmanager
@@ -66,11 +62,9 @@ class CudaOnCpu(TorchFunctionMode):
             return func(*args, **keywords)
 
         if "device" in keywords:
-            keywords["device"] = CPU if _is_index(keywords["device"]) else on_cpu(keywords["device"])
+            keywords["device"] = on_cpu(keywords["device"])
         if name in _MOVES:
-            args = tuple(on_cpu(value) for value in args)
-            if name == "to" and len(args) > 1 and _is_index(args[1]):
-                args = (args[0], CPU, *args[2:])
+            args = (*args[:1], *map(on_cpu, args[1:]))
 
         # Pinned memory needs a GPU's driver.
         if keywords.get("pin_memory"):
@@ -198,7 +192,7 @@ def _map_modules() -> None:
     def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         if kwargs.get("device") is not None:
             kwargs["device"] = CPU
-        moved: nn.Module = move(self, *(CPU if _is_index(value) else on_cpu(value) for value in args), **kwargs)
+        moved: nn.Module = move(self, *map(on_cpu, args), **kwargs)
         return moved
 
     module.to = to

@@ -60,14 +60,13 @@ class HollowCalls:
         """Return the result of *call* for these arguments, with zeros as values and with its gradient, if any."""
         module = call.module
         key = _key(module, args, kwargs)
-        if key is None or key not in self._outputs:
+        _, returned = self._outputs.get(key, (module, None))
+        if returned is None:
             with torch._C.DisableTorchFunctionSubclass(), unchanged(module), for_a_tracer():
                 returned = outputs_on_meta(module, *as_autocast(module, (args, kwargs)))
-            if key is None or any(hasattr(leaf, "__dict__") and _is_other(leaf) for leaf in tree_leaves(returned)):
-                return self._filled(call, returned, (args, kwargs))
-            self._outputs[key] = module, returned  # alive, or another module may get its id
-
-        return self._filled(call, self._outputs[key][1], (args, kwargs))
+            if key and not any(hasattr(leaf, "__dict__") and _is_other(leaf) for leaf in tree_leaves(returned)):
+                self._outputs[key] = module, returned  # alive, or another module may get its id
+        return self._filled(call, returned, (args, kwargs))
 
     def _filled(self, call: Call, returned: Any, inputs: Any) -> Any:
         sources = [x for x in tree_leaves(inputs) if isinstance(x, torch.Tensor) and x.requires_grad]

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,27 +22,20 @@ _COMPILED_OPTIMIZERS = ("DeepSpeedCPUAdam", "FusedAdam")
 
 
 class LibraryFinder:
-    """Finds libraries by the other finders, and changes each after its import.
+    """Finds libraries by the other finders, and changes each, by its name, after its import.
 
-    Args:
-        changes: Changes by the name of the library. Some programs look for a library and do not import it, so a
-            change stays until then.
+    Some programs look for a library and do not import it, so a change stays until then.
     """
 
     def __init__(self, changes: Mapping[str, Callable[[ModuleType], None]]) -> None:
         self._changes = dict(changes)
-        self._is_finding = False
 
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the place of the library *name*; ``None`` for any other module."""
-        if self._is_finding or name not in self._changes:
+        if name not in self._changes:
             return None
-        # find_spec below asks all finders, this one among them.
-        self._is_finding = True
-        try:
-            spec = find_spec(name)
-        finally:
-            self._is_finding = False
+        finders = [each.find_spec for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
+        spec = next(filter(None, (find(name, path, target) for find in finders)), None)
         loader: Any = spec.loader if spec else None
         if loader is not None:
             execute = loader.exec_module
@@ -57,11 +49,9 @@ class LibraryFinder:
 
 
 def make_libraries_light(left_out: LeftOut, after_step: Callable[[Any], None]) -> None:
-    """Change each library that the program imports from now on.
+    """Change each library that the program imports from now on; *left_out* notes its calls of them.
 
-    Args:
-        left_out: Notes the program's calls of them.
-        after_step: Called in the place of an update, with the optimizer in PyTorch's form.
+    In the place of an update *after_step* is called, with the optimizer in PyTorch's form.
     """
     changes: Mapping[str, Callable[[ModuleType], None]] = {
         "deepspeed": lambda deepspeed: _run_deepspeed_alone(deepspeed, left_out),
@@ -89,10 +79,7 @@ class InertOptimizer(torch.optim.SGD):
 class DeepSpeedEngine(Wrapper):
     """Replaces DeepSpeed's engine: it divides nothing, and calls its optimizer as the real engine does.
 
-    Args:
-        module: The program's model.
-        optimizer: Its optimizer; ``None`` for inference.
-        settings: DeepSpeed's settings.
+    Without an *optimizer* it is for inference; *settings* are DeepSpeed's.
     """
 
     device = CPU
@@ -190,7 +177,7 @@ def _run_deepspeed_alone(deepspeed: Any, left_out: LeftOut) -> None:
         if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(weights)
         elif optimizer is None and named:
-            optimizer = _inert(named["type"])(weights, **named.get("params", {}))
+            optimizer = type(named["type"], (InertOptimizer,), {})(weights, **named.get("params", {}))
 
         engine = engine_class(model, optimizer, settings)
         # It casts the weights itself.
@@ -219,11 +206,7 @@ def _run_deepspeed_alone(deepspeed: Any, left_out: LeftOut) -> None:
         setattr(deepspeed.comm, name, getattr(torch.distributed, name))
     deepspeed.zero.Init = deepspeed.zero.GatheredParameters = lambda *_, **__: nullcontext()
     for name in _COMPILED_OPTIMIZERS:
-        setattr(deepspeed.ops.adam, name, _inert(name))
-
-
-def _inert(name: str) -> Any:
-    return type(name, (InertOptimizer,), {})
+        setattr(deepspeed.ops.adam, name, type(name, (InertOptimizer,), {}))
 
 
 def _observe_keras(keras: Any, left_out: LeftOut, after_step: Callable[[Any], None]) -> None:

@@ -169,11 +169,7 @@ def _wrap_alone(left_out: LeftOut) -> None:
 class _Nothing(dict[str, Any]):
     """The result of a method that does nothing here, as a state or as a context."""
 
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing."""
+    __enter__ = __exit__ = lambda *_: None
 
 
 def substitute(base: Any, real_class: Any, **words: Any) -> Any:

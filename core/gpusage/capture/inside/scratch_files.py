@@ -69,12 +69,7 @@ def main() -> None:
 
 
 def overlaid(folders: Iterable[Path], mounts: Sequence[Path]) -> list[Path]:
-    """Return the *folders* for an overlay: none with a mount inside, and none inside another of them.
-
-    Args:
-        folders: Folders in which the program may write.
-        mounts: Mount points of all file systems.
-    """
+    """Return the *folders* for an overlay: none with one of all *mounts* inside, and none inside another of them."""
     # An overlay shows its lower file system alone, without the mounts inside.
     free = [each for each in folders if not any(each in mount.parents for mount in mounts)]
     return [each for each in dict.fromkeys(free) if not any(parent in free for parent in each.parents)]

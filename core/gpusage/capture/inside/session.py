@@ -44,8 +44,8 @@ class Session:
         self.left_out = LeftOut(gpu_count=gpu_count)
         self.real_calls: dict[str, str] = {}
         self._pipe = pipe
-        self._live: list[Any] = []
-        self._optimizers: list[Any] = []
+        self._live: dict[int, Any] = {}
+        self._optimizers: dict[int, Any] = {}
         self._trained: dict[int, torch.Tensor] = {}
         self._backward_count = 0
         self._backward_counts: list[int] = []
@@ -173,7 +173,7 @@ class Session:
         calls = self._earlier if self._has_cycle and not self._is_full else self.observer.calls or self._earlier
         return Observation(
             calls=sorted(calls, key=lambda call: self._places[id(call.module)]),
-            optimizers=self._optimizers or self._live,
+            optimizers=[*(self._optimizers or self._live).values()],
             accumulate=self._accumulate,
             is_full=self._is_full,
             left_out=self.left_out,
@@ -203,7 +203,9 @@ class Session:
             self.observer.calls = [each for each in self.observer.calls if each is not call]
             with suppress(Exception):
                 return self.observer.observe_parts(call, args, kwargs)
-            self.observer.calls += [call := self.observer.apart.pop(id(call.module))]
+            # A module within itself may have failed before.
+            call = self.observer.apart.pop(id(call.module), call)
+            self.observer.calls = [*(each for each in self.observer.calls if each is not call), call]
         self._computed.add(id(call.module))
         call.has_backward = call.has_gradient
         return self.observer.original(call.module, *args, **kwargs)
@@ -217,7 +219,7 @@ class Session:
 
         def begin_observed(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             begin(optimizer, *args, **kwargs)
-            session._live.append(optimizer)
+            session._live[id(optimizer)] = optimizer
             # What came before has tried the model, and is no step.
             if session._accumulate is None:
                 session._begin_segment()
@@ -243,21 +245,23 @@ class Session:
 
     def _after_other_step(self, optimizer: Any) -> None:
         """Note an update by a library's own optimizer."""
-        if not any(each is optimizer for each in self._live):
-            self._live.append(optimizer)
+        self._live[id(optimizer)] = optimizer
         self._after_step(optimizer)
 
     def _after_step(self, optimizer: Any) -> None:
         """Finish after a full cycle, from one step of the first optimizer to its next."""
-        if not any(each is optimizer for each in self._optimizers):
-            self._optimizers.append(optimizer)
+        self._optimizers[id(optimizer)] = optimizer
         self._trained |= {id(weight): weight for weight in with_gradient(optimizer)}
         self._backward_counts.append(self._backward_count - sum(self._backward_counts))
-        if optimizer is not self._optimizers[0]:
+        if optimizer is not next(iter(self._optimizers.values())):
             return
 
+        # Passes since the last update, at most one for each backward pass: the fewest of several optimizers and
+        # modules, for a GAN's discriminator has several calls in a pass.
+        counts = self._hollow.backward_counts - self._before
+        passes = [each for each in self._backward_counts if each]  # a second optimizer may step after the same pass
+        is_first, self._accumulate = self._accumulate is None, min([*passes, *counts.values()], default=1)
         # The first cycle has no beginning, and may have had an evaluation; so only the second one is full.
-        is_first, self._accumulate = self._accumulate is None, self._passes()
         if is_first:
             self._begin_cycle()
         else:
@@ -271,13 +275,6 @@ class Session:
     def _begin_segment(self) -> None:
         self._earlier = self.observer.calls or self._earlier
         self.observer.calls = []
-
-    def _passes(self) -> int:
-        """Return the number of passes since the last update, at most one for each backward pass."""
-        # The fewest of several optimizers and modules: a GAN's discriminator has several calls in a pass.
-        counts = self._hollow.backward_counts - self._before
-        passes = [each for each in self._backward_counts if each]  # a second optimizer may step after the same pass
-        return min([*passes, *counts.values()], default=1)
 
 
 def main() -> None:

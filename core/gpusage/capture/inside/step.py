@@ -24,6 +24,8 @@ from gpusage_hooks.types import ModelGraph
 
 SEEN, MAPPED, GUESSED = "seen", "mapped", "guessed"
 """Marks of a key: the program's own value; the nearest word that gpusage knows; or the usual value."""
+Key = tuple[str, str]
+"""The value of a job's key, and its mark."""
 # The word for each class of optimizers, by its count of numbers for each weight.
 _OPTIMIZERS: Mapping[str, str] = {
     **{name: name.lower() for name in ("SGD", "Adam", "AdamW", "Adafactor", "Adam8bit", "AdamW8bit")},
@@ -37,14 +39,6 @@ _CACHES = frozenset({"past_key_values", "cache_position", "use_cache"})
 _ALMOST_ALL = 0.995
 _MOST_INFERENCE_CALLS = 8
 MAXIMUM_FAILURE_CHARACTERS = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """The value of a job's key, and its mark."""
-
-    value: str
-    mark: str = SEEN
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,7 +155,7 @@ def weight_count(modules: Sequence[nn.Module], *, only_trained: bool = False) ->
 
 def record_of_step(observation: Observation) -> tuple[dict[str, Any], ModelGraph | None]:
     """Return the record of the observed step, and its graph; ``None`` if the graph cannot be read."""
-    _, calls = step_calls(observation)
+    trains, calls = step_calls(observation)
     graph, failure = None, ""
     with _precisions_inside() as precisions:
         try:
@@ -169,33 +163,22 @@ def record_of_step(observation: Observation) -> tuple[dict[str, Any], ModelGraph
         except Exception as error:  # the keys are worth recording without a graph
             failure = str(error)[:MAXIMUM_FAILURE_CHARACTERS]
 
-    keys = job_keys(observation, graph, next(iter(precisions), None))
-    record = {
-        "keys": {name: [key.value, key.mark] for name, key in keys.items()},
-        "modules": [[type(module).__name__, weight_count([module])] for module in modules_of(calls)],
-        "graph_failure": failure,
-    }
-    return record, graph
-
-
-def job_keys(observation: Observation, graph: ModelGraph | None, computed: str | None) -> dict[str, Key]:
-    """Return the keys of the observed job; *computed* is the model's own precision if it casts by itself."""
-    trains, calls = step_calls(observation)
-    keys = {"batch": _batch(calls[0], graph), "mode": Key(value="train" if trains else "infer")}
-    if observation.accumulate is None:
-        keys["mode"] = Key(value=keys["mode"].value, mark=GUESSED)
-    keys["precision"] = _precision(calls, computed, observation.left_out.precision)
+    mark = GUESSED if observation.accumulate is None else SEEN
+    keys = {"batch": _batch(calls[0], graph), "mode": ("train" if trains else "infer", mark)}
+    keys["precision"] = _precision(calls, next(iter(precisions), None), observation.left_out.precision)
     if trains:
         keys |= _training(observation, calls)
     elif calls[0].generated:
         prompt, new = calls[0].generated
-        keys["generate"] = Key(value=f"{prompt}+{new}")
-
+        keys["generate"] = (f"{prompt}+{new}", SEEN)
+    modules = modules_of(calls)
     if observation.left_out.is_compiled:
-        keys["compile"] = Key(value="on")
-    if any(has_channels_last(module) for module in modules_of(calls)):
-        keys["layout"] = Key(value="channels_last")
-    return keys
+        keys["compile"] = ("on", SEEN)
+    if any(map(has_channels_last, modules)):
+        keys["layout"] = ("channels_last", SEEN)
+
+    named = [[type(module).__name__, weight_count([module])] for module in modules]
+    return {"keys": keys, "modules": named, "graph_failure": failure}, graph
 
 
 def why_unread(call: Call) -> str:
@@ -239,22 +222,22 @@ def _batch(call: Call, graph: ModelGraph | None) -> Key:
     shapes = call.shapes()
     leads = [each.sizes for each in shapes if len(each.sizes) > 1] or [each.sizes for each in shapes]
     if not leads:
-        return Key(value="1", mark=GUESSED)
+        return "1", GUESSED
     # Without a graph nothing shows which size follows the batch.
     if graph is None or (graph.fixed_batch_size is not None and call.outer is not None):
         lead = Batch(size=leads[0][0])
         args, kwargs = (call.outer or call).arguments(_on_meta)
         inputs = args or tuple(kwargs.values())
-        return Key(value=str(sample_count(inputs, lead)), mark=GUESSED)
+        return str(sample_count(inputs, lead)), GUESSED
     if graph.fixed_batch_size is not None:
-        return Key(value=str(graph.fixed_batch_size), mark=GUESSED)
+        return str(graph.fixed_batch_size), GUESSED
 
-    return Key(value=str(leads[0][SEQUENCES_FIRST_NOTE in graph.notes]))
+    return str(leads[0][SEQUENCES_FIRST_NOTE in graph.notes]), SEEN
 
 
 def _precision(calls: Sequence[Call], computed: str | None, divided: str | None) -> Key:
     if divided:
-        return Key(value=divided)
+        return divided, SEEN
 
     counts: Counter[str] = Counter()
     largest = max(modules_of(calls), key=lambda module: weight_count([module]))
@@ -264,33 +247,33 @@ def _precision(calls: Sequence[Call], computed: str | None, divided: str | None)
     # Norms often stay in fp32, so that the type of most weights counts; embeddings are only read.
     usual = max(counts, key=counts.__getitem__)
     if usual in PURE:
-        return Key(value=PURE[usual])
+        return PURE[usual], SEEN
     if precision := calls[0].precision or computed:
-        return Key(value=precision)
+        return precision, SEEN
     # tf32 is a setting of the process, not of a tensor.
     matmul = torch.backends.cuda.matmul
     is_tf32 = torch.get_float32_matmul_precision() != "highest" or matmul.allow_tf32
-    return Key(value="tf32" if is_tf32 else "fp32")
+    return "tf32" if is_tf32 else "fp32", SEEN
 
 
 def _training(observation: Observation, calls: Sequence[Call]) -> dict[str, Key]:
     optimizer = _optimizer(observation.optimizers)
-    keys = {"optimizer": optimizer if observation.accumulate else Key(value=optimizer.value, mark=GUESSED)}
+    keys = {"optimizer": optimizer if observation.accumulate else (optimizer[0], GUESSED)}
     if observation.accumulate and observation.accumulate > 1:
-        keys["accumulate"] = Key(value=str(observation.accumulate), mark=SEEN if observation.is_full else GUESSED)
+        keys["accumulate"] = (str(observation.accumulate), SEEN if observation.is_full else GUESSED)
     modules = modules_of(calls)
     total, trained = weight_count(modules), weight_count(modules, only_trained=True)
     if 0 < trained < _ALMOST_ALL * total:
-        keys["trainable"] = Key(value=f"{trained / total:.4g}")
+        keys["trainable"] = (f"{trained / total:.4g}", SEEN)
     has_attribute = any(
         getattr(part, name, False) is True for module in modules for part in parts_of(module) for name in CHECKPOINTING
     )
     if observation.left_out.is_checkpointed or has_attribute:
-        keys["checkpointing"] = Key(value="on")
+        keys["checkpointing"] = ("on", SEEN)
     if observation.left_out.gpu_count > 1:
-        keys["gpus"] = Key(value=str(observation.left_out.gpu_count))
+        keys["gpus"] = (str(observation.left_out.gpu_count), SEEN)
         strategy = observation.left_out.strategy
-        keys["strategy"] = Key(value=strategy or "ddp", mark=SEEN if strategy else GUESSED)
+        keys["strategy"] = (strategy or "ddp", SEEN if strategy else GUESSED)
 
     return keys
 
@@ -298,19 +281,16 @@ def _training(observation: Observation, calls: Sequence[Call]) -> dict[str, Key]
 def _optimizer(optimizers: Sequence[Any]) -> Key:
     """Return the word for the optimizer with the most weights; without an optimizer, SGD by hand."""
     if not optimizers:
-        return Key(value="sgd", mark=GUESSED)
-
-    def count(optimizer: Any) -> int:
-        return sum(weight.numel() for group in optimizer.param_groups for weight in group["params"])
+        return "sgd", GUESSED
 
     # accelerate and DeepSpeed wrap the program's optimizer.
-    largest = max(optimizers, key=count)
+    largest = max(optimizers, key=lambda each: sum(p.numel() for group in each.param_groups for p in group["params"]))
     inner = getattr(largest, "optimizer", largest)
     name = type(inner).__name__
     word = _OPTIMIZERS.get(name)
     if word == "sgd" and inner.param_groups[0].get("momentum"):
-        return Key(value="momentum")
+        return "momentum", SEEN
     # Two numbers for each weight, the most of the usual optimizers: a share then has room.
     if word is None:
-        return Key(value="adam", mark=GUESSED)
-    return Key(value=word, mark=SEEN if word == name.lower() else MAPPED)
+        return "adam", GUESSED
+    return word, SEEN if word == name.lower() else MAPPED

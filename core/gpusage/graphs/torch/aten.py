@@ -157,7 +157,7 @@ def linear(recording: Recording, call: AtenCall) -> None:
     if len(source.shape) == 2:  # ONNX's Gemm is for matrices
         recording.add("Gemm", call.tensors(), call.outputs, {"transB": 1})
         return
-    transposed = Tensor(key=weight.key, shape=weight.shape[::-1], element_type=weight.element_type)
+    transposed = replace(weight, shape=weight.shape[::-1])
     _product_and_sum(recording, (source, transposed), call.tensors()[2:], call.outputs)
 
 
@@ -192,9 +192,7 @@ def embedding_bag(recording: Recording, call: AtenCall) -> None:
     """Record sums of rows as a Gather of the rows and a ReduceSum."""
     weight, indices = call.tensors()[:2]
     output = call.outputs[0]
-    gathered = Tensor(
-        key=("rows", output.key), shape=(*indices.shape, weight.shape[-1]), element_type=output.element_type
-    )
+    gathered = replace(output, key=("rows", output.key), shape=(*indices.shape, weight.shape[-1]))
     recording.add("Gather", (weight, indices), (gathered,), {"axis": 0})
     recording.add("ReduceSum", (gathered,), (output,))
 
@@ -277,14 +275,9 @@ def attention(recording: Recording, call: AtenCall) -> None:
     """Record attention as ONNX exporters write it: two products with a softmax between."""
     query, key, value = call.tensors()[:3]
     mask = call.tensor("attn_mask") or call.tensor("attn_bias")
-    scores = Tensor(
-        key=("scores", call.outputs[0].key), shape=(*query.shape[:-1], key.shape[-2]), element_type=query.element_type
-    )
-    transposed = Tensor(
-        key=("turned", call.outputs[0].key),
-        shape=(*key.shape[:-2], key.shape[-1], key.shape[-2]),
-        element_type=key.element_type,
-    )
+    output = call.outputs[0].key
+    scores = replace(query, key=("scores", output), shape=(*query.shape[:-1], key.shape[-2]))
+    transposed = replace(key, key=("turned", output), shape=(*key.shape[:-2], key.shape[-1], key.shape[-2]))
 
     recording.add("Transpose", (key,), (transposed,))
     _product_and_sum(recording, (query, transposed), () if mask is None else (mask,), (scores,))

@@ -83,15 +83,13 @@ class Program:
         """Find the parts of *document*; weights with one of *weight_paths* are one weight."""
         module = document["graph_module"]
         self.graph: Json = module["graph"]
-        self.specs: list[tuple[str, Json]] = [
-            (kind, body) for spec in module["signature"]["input_specs"] for kind, body in spec.items()
-        ]
+        inputs = [each for spec in module["signature"]["input_specs"] for each in spec.items()]
         self.outputs = [
             name for spec in module["signature"]["output_specs"] for body in spec.values() for name in _names(body)
         ]
-        self.user_inputs = [name for kind, body in self.specs if kind == "user_input" for name in _names(body)]
+        self.user_inputs = [name for kind, body in inputs if kind == "user_input" for name in _names(body)]
         self.batch_axis = batch_axis(self.graph, self.user_inputs[0]) if self.user_inputs else 0
-        parameters = [body for kind, body in self.specs if kind == "parameter"]
+        parameters = [body for kind, body in inputs if kind == "parameter"]
         self.parameters = {
             str(weight_paths.get(body["parameter_name"]) or name): name for body in parameters for name in _names(body)
         }
@@ -219,11 +217,7 @@ class _Interpreter:
 
     def _tensor_of(self, graph: Json, name: str, names: dict[str, str], depth: int) -> Tensor:
         tensor = _tensor(graph, name, self.symbols)
-        return (
-            tensor
-            if depth == 0
-            else Tensor(key=names.get(name, name), shape=tensor.shape, element_type=tensor.element_type)
-        )
+        return tensor if depth == 0 else replace(tensor, key=names.get(name, name))
 
     def _value(self, graph: Json, argument: Json, names: dict[str, str], depth: int) -> Any:  # JSON
         """Return an argument: tensors as `Tensor`, symbolic sizes as numbers, the rest as it is."""

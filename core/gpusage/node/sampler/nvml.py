@@ -43,7 +43,8 @@ class Gauge:
     def __init__(self, nvml: Nvml, handle: Any) -> None:  # a pointer of NVML's
         self._nvml = nvml
         self._handle = handle
-        self._name = _text(nvml.nvmlDeviceGetName(handle))
+        name = nvml.nvmlDeviceGetName(handle)
+        self._name = name.decode(errors="replace") if isinstance(name, bytes) else name
         self._newest_us = 0
         self._gpm: Any = None
 
@@ -167,7 +168,3 @@ def _gauge(device: str) -> Gauge | None:
         return Gauge(pynvml, handle)
     except (pynvml.NVMLError, ctypes.ArgumentError):
         return None
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -43,14 +43,11 @@ from gpusage_hooks.units import MIB
 
 _MOMENTS_OF_8_BITS = 2.0 * (1.0 + 4.0 / 256)
 STATE_BYTES = {
-    "none": 0.0,
-    "sgd": 0.0,
+    **dict.fromkeys(("none", "sgd"), 0.0),
     "momentum": 4.0,
-    "adam": 8.0,
-    "adamw": 8.0,
+    **dict.fromkeys(("adam", "adamw"), 8.0),
     "adafactor": 0.1,
-    "adam8bit": _MOMENTS_OF_8_BITS,
-    "adamw8bit": _MOMENTS_OF_8_BITS,
+    **dict.fromkeys(("adam8bit", "adamw8bit"), _MOMENTS_OF_8_BITS),
 }
 """The optimizer's state, bytes per weight: the moments in fp32; Adafactor keeps sums of rows and columns. Of two
 moments of 8 bits, 256 numbers share a scale (bitsandbytes); the update works in place."""

@@ -33,6 +33,12 @@ from gpusage_hooks.types import ModelGraph, Workload
 RING_PASSES = 3
 """How often keys and values, or as many numbers, come round for one attention: forward, backward, and gradients."""
 
+# What is in proportion to the tokens that a GPU has.
+_OF_TOKENS = (
+    *("flop", "read_bytes", "written_bytes", "output_bytes", "saved_bytes", "cast_elements", "reorder_bytes"),
+    "output_elements_of_model",
+)
+
 
 def part_of_tokens(lowering: Lowering, graph: ModelGraph, workload: Workload) -> Lowering:
     """Return what a GPU does of *lowering*, which is of *graph*, with its part of the tokens.
@@ -45,18 +51,8 @@ def part_of_tokens(lowering: Lowering, graph: ModelGraph, workload: Workload) ->
 
     _require_divisible(graph, workload.context)
     part = 1.0 / workload.context
-    return replace(
-        lowering,
-        flop=lowering.flop * part,
-        read_bytes=lowering.read_bytes * part,
-        written_bytes=lowering.written_bytes * part,
-        output_elements=np.maximum(lowering.output_elements * part, 1.0),
-        output_bytes=lowering.output_bytes * part,
-        saved_bytes=lowering.saved_bytes * part,
-        cast_elements=lowering.cast_elements * part,
-        reorder_bytes=lowering.reorder_bytes * part,
-        output_elements_of_model=lowering.output_elements_of_model * part,
-    )
+    columns = {name: getattr(lowering, name) * part for name in _OF_TOKENS}
+    return replace(lowering, **columns, output_elements=np.maximum(lowering.output_elements * part, 1.0))
 
 
 class RingTraffic(NamedTuple):

@@ -222,10 +222,7 @@ def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu
     early_s = byte_s * gradients.early_bytes
     early_s += gradients.expert_bytes * allreduce_s_per_byte(gpu, alike, network, tensor * workload.expert)
 
-    hidden_s = HIDDEN_SHARE * _traffic(workload) * step_s
+    traffic = FULLY_SHARDED_TRAFFIC if workload.strategy in FULLY_SHARDED else 1.0
+    hidden_s = HIDDEN_SHARE * traffic * step_s
     waits_s = max(early_s - hidden_s, 0.0) + byte_s * gradients.late_bytes
     return waits_s if workload.strategy in SENDS_EACH_STEP else waits_s / workload.accumulate
-
-
-def _traffic(workload: Workload) -> float:
-    return FULLY_SHARDED_TRAFFIC if workload.strategy in FULLY_SHARDED else 1.0

@@ -123,14 +123,9 @@ def _refuse_layers(graph: ModelGraph, others: str) -> NoReturn:
     raise GraphError(message)
 
 
-def _stage(graph: ModelGraph, blocks: Checkpoints, nodes: slice) -> Stage:
-    inside = replace(blocks, start=blocks.start[nodes] - nodes.start, recomputed_nodes=blocks.recomputed_nodes[nodes])
-    return Stage(_part(graph, nodes.start, nodes.stop), inside)
-
-
-def _part(graph: ModelGraph, start: int, stop: int) -> ModelGraph:
-    """Return the nodes of *graph* from *start* to *stop*; what earlier nodes give is an input, the newest the last."""
-    nodes, producers = graph.nodes[start:stop], graph.producers[start:stop]
+def _stage(graph: ModelGraph, blocks: Checkpoints, part: slice) -> Stage:
+    """Return the nodes of *part*; what earlier nodes give is an input, the newest the last."""
+    start, nodes, producers = part.start, graph.nodes[part], graph.producers[part]
 
     # What earlier nodes write becomes an input of this part, by the number of the node that writes it.
     inputs: dict[int, tuple[str, Shape]] = {}
@@ -142,13 +137,15 @@ def _part(graph: ModelGraph, start: int, stop: int) -> ModelGraph:
 
     places = {source: -1 - place for place, source in enumerate(inputs)}
     counted = sum(prod(shape) for node in nodes for shape in node.parameters)
-    return replace(
+    own = replace(
         graph,
         nodes=nodes,
         producers=tuple(tuple(places.get(source, source - start) for source in sources) for sources in producers),
         inputs=tuple(inputs.values()),
         parameter_count=min(counted, graph.parameter_count),
     )
+    inside = replace(blocks, start=blocks.start[part] - start, recomputed_nodes=blocks.recomputed_nodes[part])
+    return Stage(own, inside)
 
 
 def idle_micro_batches(workload: Workload) -> float:

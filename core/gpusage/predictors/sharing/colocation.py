@@ -310,18 +310,20 @@ def learned_colocation(parameters: ColocationParameters) -> LearnedColocation:
 
 
 @lru_cache(maxsize=4096)
-def slowdown_with_partners(price: Interval, partners: int) -> Interval:
-    """Return the slowdown of a job that costs *price* alone on its share, with so many *partners*.
+def slowdown_with_partners(price: Interval, partners: int, powers: tuple[float, float] | None = None) -> Interval:
+    """Return the slowdown of a job that costs *price* on its share, with so many *partners*.
 
     Args:
-        price: The slowdown alone on the share, at least 1.
+        price: The slowdown on the share, with its part of the bandwidth, at least 1.
         partners: The other jobs on the GPU; all percentages together are 100 at most.
+        powers: As in `Price.partner_powers`.
 
     Returns:
         The point is with average partners, the lower end with partners that do nothing, the upper end with bad
         ones. Measured were two to five equal processes without percentages (ParvaGPU), and two jobs with 50 % each.
     """
-    return apply_partners(price, partners + 1, pretrained().slowdown.partners)
+    learned = PartnerExponents(*powers) if powers else pretrained().slowdown.proportional.partners
+    return apply_partners(price, partners + 1, learned)
 
 
 def apply_partners(price: Interval, jobs: int, learned: PartnerExponents) -> Interval:

@@ -60,11 +60,9 @@ _OPTIMIZER_TRAFFIC = {
     "none": 0.0,
     "sgd": 12.0,
     "momentum": 20.0,
-    "adam": 28.0,
-    "adamw": 28.0,
+    **dict.fromkeys(("adam", "adamw"), 28.0),
     "adafactor": 24.0,
-    "adam8bit": 16.0,
-    "adamw8bit": 16.0,
+    **dict.fromkeys(("adam8bit", "adamw8bit"), 16.0),
 }
 # The part of it that moves as many bytes where weights have 2.
 _MOMENTS_TRAFFIC = {"adam8bit": 4.0, "adamw8bit": 4.0}

@@ -89,16 +89,11 @@ _INSIDE, _VALUES, _UNFUSED, _INTERPOLATION, _NON_CONTIGUOUS = (
 )
 INDEX_BYTES = 8
 """Of an int64: where a maximum pool found each of its outputs."""
-_MATRIX_CLASSES = (
-    OperatorClass.CONVOLUTION,
-    OperatorClass.PRODUCT,
-    OperatorClass.BATCHED_PRODUCT,
-    OperatorClass.ATTENTION,
-    OperatorClass.RECURRENT,
-)
-_SUM_CLASSES = (*_MATRIX_CLASSES, OperatorClass.GROUPED_CONVOLUTION)
+SUM_CLASSES = [one for one in OperatorClass if one <= OperatorClass.RECURRENT]
+"""Sums of products."""
+_MATRIX_CLASSES = [one for one in SUM_CLASSES if one is not OperatorClass.GROUPED_CONVOLUTION]
 # Those whose width counts.
-_WIDE_CLASSES = (*_SUM_CLASSES, OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
+_WIDE_CLASSES = (*SUM_CLASSES, OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
 _SAVES_NOTHING = np.array([role in (Role.INSIDE, Role.COPY) for role in Role])
 _WORKS, _GATHERS = (
     np.array([float((one is chosen) == is_it) for one in OperatorClass])
@@ -106,7 +101,7 @@ _WORKS, _GATHERS = (
 )
 _READS = np.array([float(one not in (OperatorClass.VIEW, OperatorClass.GATHER)) for one in OperatorClass])
 _IS_MATRIX, _IS_SUM, _IS_WIDE = (
-    np.isin(list(OperatorClass), classes) for classes in (_MATRIX_CLASSES, _SUM_CLASSES, _WIDE_CLASSES)
+    np.isin(list(OperatorClass), classes) for classes in (_MATRIX_CLASSES, SUM_CLASSES, _WIDE_CLASSES)
 )
 _EXTRA_BYTES = np.array(
     [{SavedTensors.MASK: 1.0, SavedTensors.INPUTS_AND_INDICES: INDEX_BYTES}.get(saves, 0.0) for saves in SavedTensors]
@@ -120,12 +115,9 @@ _FLOP_PER_OUTPUT = np.array([rule.flop_per_output for rule in RULE_OF_NUMBER])
 _CLASS_OF_ROLE = np.array(
     [
         {
-            Role.HOST: OperatorClass.VIEW,
-            Role.BIAS: OperatorClass.VIEW,
             Role.COPY: OperatorClass.COPY,
-            Role.SCORES: OperatorClass.ATTENTION,
-            Role.VALUES: OperatorClass.ATTENTION,
-            Role.INSIDE: OperatorClass.ATTENTION,
+            **dict.fromkeys((Role.HOST, Role.BIAS), OperatorClass.VIEW),
+            **dict.fromkeys((Role.SCORES, Role.VALUES, Role.INSIDE), OperatorClass.ATTENTION),
         }.get(role, -1)
         for role in Role
     ]

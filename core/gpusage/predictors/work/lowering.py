@@ -132,6 +132,8 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     wide = np.where(is_widened, kinds.inputs, kinds.fp32_inputs - cast)
     read = kinds.inputs * float_bytes + wide * (WIDE_BYTES - float_bytes)
 
+    reordered_bytes = np.where(kinds.operator_class == _NORMALIZATION, of_float, float_bytes)
+
     # The loss reads the last output of floats.
     read_by_loss = 0.0
     for index in structure.output_nodes.tolist():
@@ -155,9 +157,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         inner=np.maximum(kinds.sums * flop / np.maximum(2.0 * outputs, 1.0), 1.0),
         width=kinds.width,
         cast_elements=cast,
-        reorder_bytes=2.0
-        * kinds.non_contiguous
-        * np.where(kinds.operator_class == _NORMALIZATION, of_float, float_bytes),
+        reorder_bytes=2.0 * kinds.non_contiguous * reordered_bytes,
         traffic_factor=_layout_factors(kinds.operator_class, structure, workload),
         parameter_count=graph.parameter_count,
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
@@ -220,9 +220,7 @@ def bytes_per_weight(operator_class: IntArray, structure: Structure, precision: 
     if precision in QUANTISED_BYTES:
         narrow = operator_class == OperatorClass.PRODUCT
         if precision == "int8":  # of which runtimes have convolutions, too
-            narrow |= (operator_class == OperatorClass.CONVOLUTION) | (
-                operator_class == OperatorClass.GROUPED_CONVOLUTION
-            )
+            narrow |= (operator_class == _CONVOLUTION) | (operator_class == _GROUPED_CONVOLUTION)
 
         # Libraries leave the model's head as it is, and adapters are trained.
         narrow[structure.kind_of_node[structure.output_nodes]] = False

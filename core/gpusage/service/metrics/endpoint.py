@@ -204,28 +204,20 @@ class MetricsCollector(Collector):
         yield durations
 
         counts, missed = self._request_handler.counts, self._request_handler.missed
-        yield _counter("gpusage_answers_overdue", "Answers without a decision, for lack of time.", counts.overdue)
-        yield _counter(
-            "gpusage_answers_failed",
-            "Answers without a change because of an error in gpusage or a plugin.",
-            counts.failed,
-        )
-        yield _labelled_counter(
-            "gpusage_answers_missed",
-            "Jobs left unchanged, as clients report.",
-            ("reason",),
-            {(reason,): count for reason, count in missed.items()},
-        )
+        by_reason: Counts = {(reason,): count for reason, count in missed.items()}
+        what = "Jobs left unchanged, as clients report."
+        yield _labelled_counter("gpusage_answers_missed", what, ("reason",), by_reason)
 
         records, jobs = self._recorder.counts, self._job_monitor.status()
-        yield _counter("gpusage_records_written", "Decisions written to the store.", records.written)
-        yield _counter("gpusage_records_lost", "Decisions that could not be written.", records.lost)
-        yield _counter(
-            "gpusage_jobs_turned_back", "Rewritten jobs that got their own request back.", jobs["turned_back"]
-        )
-        yield _counter(
-            "gpusage_jobs_requeued", "Jobs that ran out of their share's memory and run again.", jobs["requeued"]
-        )
+        for name, what, count in (
+            ("answers_overdue", "Answers without a decision, for lack of time.", counts.overdue),
+            ("answers_failed", "Answers without a change because of an error in gpusage or a plugin.", counts.failed),
+            ("records_written", "Decisions written to the store.", records.written),
+            ("records_lost", "Decisions that could not be written.", records.lost),
+            ("jobs_turned_back", "Rewritten jobs that got their own request back.", jobs["turned_back"]),
+            ("jobs_requeued", "Jobs that ran out of their share's memory and run again.", jobs["requeued"]),
+        ):
+            yield CounterMetricFamily(f"gpusage_{name}", what, value=count)
 
         runs, hours = dict(self._runs.runs), dict(self._runs.hours)
         yield _labelled_counter("gpusage_runs_observed", "Runs that nodes reported.", ("manager", "outcome"), runs)
@@ -238,10 +230,6 @@ class MetricsCollector(Collector):
         for position, (name, what) in enumerate(AMOUNTS.items()):
             seconds: Counts = {(gpu,): HOUR_S * astuple(amounts)[position] for gpu, amounts in hours.items()}
             yield _labelled_counter(f"gpusage_gpu_{name}_seconds", f"GPU time of runs {what}.", ("gpu",), seconds)
-
-
-def _counter(name: str, help_text: str, count: float) -> Metric:
-    return CounterMetricFamily(name, help_text, value=count)
 
 
 def _labelled_counter(name: str, help_text: str, labels: Labels, counts: Counts) -> Metric:

@@ -26,13 +26,8 @@ from gpusage_slurm.submission.request import feature_groups
 from gpusage_slurm.tres import parse_mib, parse_tres
 
 WAITS_FOR_NODES = (
-    "Priority",
-    "Resources",
-    "None",
-    "ReqNodeNotAvail",
-    "Nodes_required",
-    "Nodes required",
-    "BadConstraints",
+    *("Priority", "Resources", "None"),
+    *("ReqNodeNotAvail", "Nodes_required", "Nodes required", "BadConstraints"),
 )
 """How the reasons begin for which such a job waits; for `BadConstraints` slurmctld holds it, and nobody releases it."""
 

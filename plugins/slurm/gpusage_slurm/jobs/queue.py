@@ -15,6 +15,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import AnnotatedJob, JobState
 from gpusage_slurm import scontrol
 from gpusage_slurm.settings import MANAGER
+from gpusage_slurm.tres import is_gpu, is_share, parse_tres
 
 JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")
@@ -109,6 +110,18 @@ def squeue_rows(*options: str, columns: Columns) -> Iterator[Row]:
     form = ",".join(f"{name}:{width}" for name, width in columns)
     text = scontrol.run_bytes("squeue", "--noheader", "--all", *options, f"--Format={form}")
     return parse_squeue_rows(text, columns)
+
+
+def possible_shares(states: str) -> list[str]:
+    """Return the jobs in *states*, an option of `squeue`, that may have a share; a GPU of a type may be a slice.
+
+    The columns are short, so that a long answer can be asked for few jobs.
+    """
+    return [
+        row["JobArrayID"]
+        for row in squeue_rows(states, columns=(("JobArrayID", 64), ("tres-per-node", 128)))
+        if any(is_share(each) or (is_gpu(each) and each.kind) for each in parse_tres(row["tres-per-node"]))
+    ]
 
 
 def squeue_rows_of(job_ids: Sequence[str], *options: str, columns: Columns) -> Iterator[Row]:

@@ -44,6 +44,7 @@ from gpusage_slurm.jobs.queue import (
     annotated_job,
     base_id,
     is_interrupted,
+    possible_shares,
     squeue_rows,
     squeue_rows_of,
     update_job,
@@ -62,7 +63,6 @@ _REFUSED = ("generic resource", "GRES specification")
 _REMEDY = "Slurm of this version cannot do it: cancel the job, and submit it with gpusage=off in its comment"
 
 _REQUEST_COLUMNS = (("tres-per-node", 512), ("Feature", 1100))
-_SHARE_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 128))
 _RESTART_COLUMNS = (("JobArrayID", 64), ("RestartCnt", 8))
 _END_COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("Requeue", 8), ("BatchFlag", 8)),
@@ -110,13 +110,7 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
     Raises:
         RequestError: slurmctld does not answer.
     """
-    # Short columns first: the long ones are asked for the few jobs that matter.
-    rows = squeue_rows("--states=FAILED", columns=_SHARE_COLUMNS)
-    failed = [
-        row["JobArrayID"]
-        for row in rows
-        if any(is_share(each) or (is_gpu(each) and each.kind) for each in parse_tres(row["tres-per-node"]))
-    ]
+    failed = possible_shares("--states=FAILED")
     rows = squeue_rows(_ANY_STATE, columns=_RESTART_COLUMNS)
     requeued = [row["JobArrayID"] for row in rows if row["RestartCnt"] not in ("", "0")]
 

@@ -37,11 +37,11 @@ from gpusage_slurm.jobs.queue import (
     annotated_job,
     base_id,
     parse_squeue_rows,
+    possible_shares,
     requested_tres,
-    squeue_rows,
     squeue_rows_of,
 )
-from gpusage_slurm.tres import is_gpu, is_share, parse_mib, parse_tres
+from gpusage_slurm.tres import parse_mib
 
 _PENDING_COLUMNS = (("JobArrayID", 64), ("NumCPUs", 12), ("MinMemory", 16), ("ReqNodes", 1100), ("ExcNodes", 1100))
 """A longer list is cut. In part it is then its user's, for no mark holds as much, and such a job is left as it is."""
@@ -50,7 +50,6 @@ _FORMAT_FIELDS = "iCmnx"
 _UNKNOWN: scontrol.Line = {"ReqNodeList": "unknown"}
 """Of a job that waits no more."""
 
-_SHARE_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 128))
 _COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("NodeList", 256)),
     *(("Partition", 256), ("tres-alloc", 256), ("SchedNodes", 128), ("Feature", 1100), ("admin_comment", 1100)),
@@ -66,14 +65,8 @@ def find_shared_jobs(states: Sequence[JobState]) -> tuple[AnnotatedJob, ...]:
     Raises:
         RequestError: slurmctld does not answer.
     """
-    # Two questions, so that the long answer is about few jobs. A GPU of a type may be a slice of ours.
     wanted = f"--states={','.join(code for state in states for code in STATES.get(state, ()))}"
-    candidates = [
-        row["JobArrayID"]
-        for row in squeue_rows(wanted, columns=_SHARE_COLUMNS)
-        if any(is_share(each) or (is_gpu(each) and each.kind) for each in parse_tres(row["tres-per-node"]))
-    ]
-    bases = list(dict.fromkeys(map(base_id, candidates)))
+    bases = list(dict.fromkeys(map(base_id, possible_shares(wanted))))
 
     ours = []
     for row in squeue_rows_of(bases, wanted, columns=_COLUMNS):

@@ -39,25 +39,11 @@ _HEAD_CHARACTERS = 16 * 1024
 _CPUS_PER_GPU = re.compile(r"--cpus-per-g|SLURM_CPUS_PER_GPU")
 _HET = ("hetjob", "packjob")
 _REQUEUE = MappingProxyType({"requeue": "1", "no-requeue": "0"})
-_SHORT = MappingProxyType(
-    {
-        "-J": "job-name",
-        "-A": "account",
-        "-N": "nodes",
-        "-n": "ntasks",
-        "-G": "gpus",
-        "-C": "constraint",
-        "-p": "partition",
-        "-w": "nodelist",
-        "-x": "exclude",
-        "-D": "chdir",
-        "-q": "qos",
-        "-c": "cpus-per-task",
-        "-B": "extra-node-info",
-        "-o": "output",
-        "-e": "error",
-    }
+_SHORT_AND_LONG = (
+    "-J=job-name -A=account -N=nodes -n=ntasks -G=gpus -C=constraint -p=partition -w=nodelist -x=exclude -D=chdir "
+    "-q=qos -c=cpus-per-task -B=extra-node-info -o=output -e=error"
 )
+_SHORT = MappingProxyType(dict(pair.split("=") for pair in _SHORT_AND_LONG.split()))
 # Options whose fields have their names.
 _SAME_NAME = (
     *("comment", "account", "export", "prefer", "partition", "reservation", "qos", "deadline", "tres-bind"),

@@ -17,7 +17,7 @@ from gpusage_slurm.cluster.pools import read_cluster
 from gpusage_slurm.jobs.queue import Row, sacct_rows
 from gpusage_slurm.settings import MANAGER
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_tres
-from gpusage_slurm.usage.collection import outcome_of_words
+from gpusage_slurm.usage.collection import outcome_of
 
 DEADLINE_S = 300.0
 """slurmdbd may take minutes over a month of a large cluster, and nobody's job waits for it."""
@@ -87,7 +87,7 @@ def _usage(
         gpu=(known_gpu(catalogue, kind) or kind) if kind else "",
         gpu_count=max(counts) or 1,
         granted=Allocation() if gpus else _share(resources, units),
-        outcome=outcome_of_words(row["State"], row["ExitCode"]),
+        outcome=outcome_of({**row, "exit_code": row["ExitCode"]}),
         started_at_s=started_at_s,
         ended_at_s=ended_at_s,
     )

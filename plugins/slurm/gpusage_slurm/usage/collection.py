@@ -20,30 +20,20 @@ from gpusage_slurm import scontrol
 from gpusage_slurm.jobs.queue import Columns, Row, is_interrupted, sacct_rows_of, squeue_rows_of
 
 _COLUMNS = (
-    *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("exit_code", 16), ("Name", 128)),
+    *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("State", 16), ("exit_code", 16), ("Name", 128)),
     *(("UserID", 16), ("Account", 128), ("Partition", 128), ("admin_comment", 1100)),
 )
 _WITH_COMMENT = (("JobArrayID", 64), ("JobID", 16), ("Comment", 1100))
 _OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {
-        "CD": "completed",
-        "CA": "cancelled",
-        "PR": "cancelled",
-        "TO": "timed_out",
-        "DL": "timed_out",
-        "F": "failed",
-        "NF": "interrupted",
-        "BF": "interrupted",
-        "OOM": "interrupted",
+        "COMPLETED": "completed",
+        "FAILED": "failed",
+        **dict.fromkeys(("CANCELLED", "PREEMPTED"), "cancelled"),
+        **dict.fromkeys(("TIMEOUT", "DEADLINE"), "timed_out"),
+        **dict.fromkeys(("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY"), "interrupted"),
     }
 )
-"""By Slurm's codes; its OUT_OF_MEMORY is the host's memory, not the GPU's."""
-_COMPLETING = "CG"
-_CODES: Mapping[str, str] = MappingProxyType(
-    {"COMPLETED": "CD", "CANCELLED": "CA", "PREEMPTED": "PR", "TIMEOUT": "TO", "DEADLINE": "DL", "FAILED": "F"}
-    | {"NODE_FAIL": "NF", "BOOT_FAIL": "BF", "OUT_OF_MEMORY": "OOM"}
-)
-"""By the words of `sacct`."""
+"""By Slurm's words; its OUT_OF_MEMORY is the host's memory, not the GPU's."""
 
 
 def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
@@ -65,7 +55,7 @@ def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
         row = rows.get(usage.job_id)
 
         # While an epilog still runs nothing shows how the job ended; the report stays for the next pass.
-        if row is None or row["StateCompact"] == _COMPLETING:
+        if row is None or row["State"] == "COMPLETING":
             continue
         mark = parse_annotation(row["admin_comment"])
         gpu, granted = known_gpu(catalogue, usage.gpu), usage.granted
@@ -82,20 +72,16 @@ def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
             job_name=one_line(row["Name"]),
             gpu=gpu or usage.gpu,
             granted=granted,
-            outcome=usage.outcome if usage.outcome != "unknown" else _outcome(row),
+            outcome=usage.outcome if usage.outcome != "unknown" else outcome_of(row),
         )
         complete.append(whole)
     return tuple(complete)
 
 
-def outcome_of_words(state: str, exit_code: str) -> Outcome:
-    """Return the outcome of a job that `sacct` describes by *state*, such as ``CANCELLED by 1000``."""
-    return _outcome({"StateCompact": _CODES.get(state.partition(" ")[0], ""), "exit_code": exit_code})
-
-
-def _outcome(row: Row) -> Outcome:
-    outcome = _OUTCOMES.get(row["StateCompact"], "unknown")
-    if outcome == "failed" and is_interrupted(row["exit_code"], row.get("Comment", "")):
+def outcome_of(row: Row) -> Outcome:
+    """Return the outcome of a job by what `squeue` or `sacct` says, such as ``CANCELLED by 1000``."""
+    outcome = _OUTCOMES.get(row.get("State", "").partition(" ")[0], "unknown")
+    if outcome == "failed" and is_interrupted(row.get("exit_code", ""), row.get("Comment", "")):
         return "interrupted"
     return outcome
 
@@ -107,7 +93,7 @@ def _rows_by_job(job_ids: Sequence[str]) -> dict[str, Row]:
 
     # The comment says whether a program was missing. It is read apart from the rest, as one with a line break hides its
     # row. An array is listed with all its tasks, one of which may have become a job of its own in between.
-    failed = [job_id for job_id, row in known.items() if _OUTCOMES.get(row["StateCompact"]) == "failed"]
+    failed = [job_id for job_id, row in known.items() if row["State"] == "FAILED"]
     commented = [row for row in _queued_rows(failed, _WITH_COMMENT) if row["JobID"] in known]
     known |= {row["JobID"]: {**known[row["JobID"]], **row} for row in commented}
 
@@ -116,8 +102,7 @@ def _rows_by_job(job_ids: Sequence[str]) -> dict[str, Row]:
     whose = ("UID", "Account", "Partition", "AdminComment")
     for cells in sacct_rows_of(missing, ("JobID", "JobIDRaw", "User", "State", "ExitCode", "JobName", *whose)):
         row = dict(zip((name for name, _ in _COLUMNS), cells, strict=True))
-        code = _CODES.get(row["StateCompact"].partition(" ")[0], "")  # CANCELLED by 1000
-        known[row["JobID"]] = row | {"StateCompact": code}
+        known[row["JobID"]] = row
     return known
 
 

@@ -192,7 +192,11 @@ def shares(name: str, inspection: Inspection) -> Finding:
         observation = f"{_first_names(both)} offer yarn.io/gpu as well: the same GPU may be given out twice"
         todo = "let gpusage.node.gpus name the shared GPUs, and yarn.nodemanager.resource-plugins.gpu others"
         return warned(name, observation, todo)
-    return passed(name, f"{sum(node.total.share for node in offered.values()) // WHOLE_GPU} GPUs, each counted once")
+    whole = sum(node.gpus for node in offered.values() if not node.total.share)
+    others = f"; {whole} of other nodes are whole, as yarn.io/gpu" if whole else ""
+    return passed(
+        name, f"{sum(node.total.share for node in offered.values()) // WHOLE_GPU} GPUs, each counted once{others}"
+    )
 
 
 def troubles(name: str, inspection: Inspection) -> Finding:

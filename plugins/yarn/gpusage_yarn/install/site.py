@@ -301,8 +301,8 @@ def require_single_offer(folder: Path, settings: Mapping[str, str], gpus: int) -
     if gpus and present and not are_gpus_divided(settings):
         message = (
             f"Node's GPUs must be offered once; {present} offers them whole as {GPU}, and --gpus {gpus} would offer "
-            f"them again as shares. Take {GPU} out there: with gpusage.share.for-whole-gpus, those who ask for {GPU} "
-            f"get whole GPUs all the same. Or divide them: those to share in {SHARED_GPUS}, the others in {DEVICES}."
+            f"them again as shares. Take {GPU} out there: who asks for {GPU} gets it on other nodes, or whole GPUs "
+            f"here where none has it. Or divide them: those to share in {SHARED_GPUS}, the others in {DEVICES}."
         )
         raise RequestError(message)
 

@@ -236,7 +236,10 @@ def _decide(
     snapshot: ClusterSnapshot,
 ) -> PlannedSubmission:
     """Return the planned submission; card and needs come from the user's cache where the model was read before."""
+    # Containers count as one job only where its user says that as many GPUs work together.
+    together = model_request.workload.gpus if model_request else 1
     fields = {
+        "containers": str(together) if together == submit_options.containers else "1",
         "user": user,
         "queue": submit_options.queue,
         "label": submit_options.gpu,

@@ -62,7 +62,7 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
 
 
 def read_request(fields: Mapping[str, str], named: Sequence[str] = ()) -> GpuRequest:
-    """Return the request of a container, a whole GPU, of a job whose user *named* these keys.
+    """Return the request of a container, a whole GPU, or of several that work together; its user *named* these keys.
 
     Only `gpusage yarn submit` says how large a container is; without that, no label is known to have room for it. Its
     master runs a task again that ran out of memory. Other clients' masters see the failure, and end or count it.
@@ -73,7 +73,7 @@ def read_request(fields: Mapping[str, str], named: Sequence[str] = ()) -> GpuReq
     is_ours = _number(fields, "memory_mib") > 0
     is_joined = any(character in label for character in "&|!() ")
     return GpuRequest(
-        gpu_count=1,
+        gpu_count=max(_number(fields, "containers"), 1),
         gpu_type=label or None,
         obstacles=(f"the label expression {label!r} names more than one label",) if is_joined else (),
         partitions=(queue,) if queue else (),

@@ -67,7 +67,7 @@ def collect_usage(
     ]
 
     # A miss of a container that no node has sampled is known from its master alone.
-    known = {usage.job_id for usage in sampled if usage.outcome == "out_of_memory"}
+    known = {usage.job_id for usage in sampled if usage.outcome != "completed"}
     return (*sampled, *(miss for miss in collect_misses(get) if miss.job_id not in known))
 
 
@@ -81,6 +81,9 @@ def _complete_usage(usage: Usage, report: Document, catalogue: GpuCatalogue) -> 
     """Return *usage*, which a node measured, completed from the ResourceManager's *report*."""
     outcome = parse_outcome(report)
     ran_out = any(sentence.startswith(f"{usage.job_id} ") for sentence in outcome.out_of_memory_messages())
+
+    # Another master's end need not be its job's: that of Spark in client mode is always SUCCEEDED.
+    ran_out |= usage.outcome == "out_of_memory" and report.get("applicationType") != TYPE
     return replace(
         usage,
         **_identity_of(report),
@@ -110,7 +113,7 @@ def ending(outcome: ApplicationOutcome) -> Outcome:
 
 
 def collect_misses(get: Callable[[str], Document]) -> tuple[Usage, ...]:
-    """Return the runs that had too little GPU memory, of applications that ended lately.
+    """Return the runs that had too little GPU memory, or may have, of applications that ended lately.
 
     Args:
         get: Asks for a path below ``/ws/v1/cluster``.
@@ -119,19 +122,26 @@ def collect_misses(get: Callable[[str], Document]) -> tuple[Usage, ...]:
         GpuUsageError: The ResourceManager does not answer, or refuses.
     """
     # An application whose share was too small ends well after all: its command ran again with a whole GPU.
-    since_ms = int(1000 * (time.time() - RECENT_S))
-    query = f"applicationTypes={TYPE}&states=FINISHED&finishedTimeBegin={since_ms}&deSelects=resourceRequests"
-    return tuple(parse_misses(get(f"apps?{query}")))
+    recent = f"finishedTimeBegin={int(1000 * (time.time() - RECENT_S))}&deSelects=resourceRequests"
+    queries = (f"applicationTypes={TYPE}&states=FINISHED", "states=FINISHED,FAILED&finalStatus=FAILED")
+    recent_misses = [miss for query in queries for miss in parse_misses(get(f"apps?{query}&{recent}"))]
+    return tuple({miss.job_id: miss for miss in recent_misses}.values())
 
 
 def parse_misses(document: Document) -> Iterator[Usage]:
-    """Yield the runs in *document*, as ``apps`` answers, that had too little GPU memory."""
+    """Yield the runs in *document*, as ``apps`` answers, that had too little GPU memory.
+
+    Runs that failed under others' masters are among them, as these do not tell why.
+    """
     for application in as_list(document, "apps", "app"):
-        if parse_outcome(application).out_of_memory_messages():
+        identity, outcome = _identity_of(application), parse_outcome(application)
+        ran_out = bool(outcome.out_of_memory_messages())
+        is_others = application.get("applicationType") != TYPE and bool(identity["number"])
+        if ran_out or (is_others and outcome.state == "FAILED"):
             yield Usage(
-                **_identity_of(application),
+                **identity,
                 manager=MANAGER,
-                outcome="out_of_memory",
+                outcome="out_of_memory" if ran_out else ending(outcome),
                 started_at_s=float(application.get("startedTime") or 0) / 1000,
                 ended_at_s=float(application.get("finishedTime") or 0) / 1000,
             )

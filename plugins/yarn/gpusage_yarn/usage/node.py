@@ -35,6 +35,8 @@ from gpusage_hooks.types import Allocation, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_yarn.settings import MANAGER
 
+LOG_BYTES = 65_536
+"""Read of a log's end: frameworks tell how they ended after what ended them."""
 REPORT_FILE = "letter"
 """The file's name; UsageSampler.java has it too."""
 _ENDS = (signal.SIGTERM, signal.SIGINT)
@@ -58,8 +60,26 @@ def main(words: Sequence[str]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     folder = UsageSpool(Path(path), "")
     usage = _sampled(folder, job_of(container, device), int(percent))
+    if int(percent) < WHOLE_PERCENT and says_out_of_memory(os.environ):
+        usage = replace(usage, outcome="out_of_memory")
     if usage.gpu:
         append_report(folder, usage)
+
+
+def says_out_of_memory(environment: Mapping[str, str]) -> bool:
+    """Return whether a container's own logs end with CUDA's words for it, which its application's end may not tell.
+
+    Args:
+        environment: Of this process, in which the NodeManager names words and folder; neither where the container
+            runs as another user, who may not be allowed to read what this process may.
+    """
+    words = re.compile(environment.get("GPUSAGE_OUT_OF_MEMORY", "(?!)"))
+    for log in Path(environment.get("GPUSAGE_LOGS", os.devnull)).glob("*[rg]"):  # stderr, NAME.err, NAME.log
+        with suppress(OSError), os.fdopen(os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
+            if words.search(file.read(LOG_BYTES).decode(errors="replace")):
+                return True
+    return False
 
 
 def job_of(container: str, device: str) -> SampledJob:

@@ -35,12 +35,11 @@ def test_an_artifact_has_the_same_bytes_whatever_order_its_parameters_stand_in(t
     first, second = {"b": [1 / 3, 2.0], "a": [0.0, np.float64(0.1)]}, {"a": [0.0, 0.1], "b": [0.333333, 2.0]}
     host, partners = HostUncertainty(launch_s=1e-5, host=0.1, own=0.1), PartnerExponents(0.1, 0.2)
     rules = (
-        SlowdownRule(growth=0.1, noise=0.2, working=working, host=host, filling_blocks=None)
+        SlowdownRule(growth=0.1, noise=0.2, working=working, host=host, filling_blocks=None, partners=partners)
         for working in (first, second)
     )
     ours, theirs = (
-        Artifact(name="one", card=CARD, parameters=SlowdownParameters(eager=rule, proportional=rule, partners=partners))
-        for rule in rules
+        Artifact(name="one", card=CARD, parameters=SlowdownParameters(eager=rule, proportional=rule)) for rule in rules
     )
     assert artifacts.rendered(ours) == artifacts.rendered(theirs)
     path = artifacts.write(ours, tmp_path)

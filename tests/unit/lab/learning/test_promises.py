@@ -40,6 +40,7 @@ def test_a_promise_is_kept_where_the_measured_step_stays_within_the_limit_and_a_
         rule="price, step time known",
         shares_percent=50,
         mean_share_percent=75,
+        gpu_time_percent=82.5,
         met_percent=75,
         of_shares_percent=50,
     )

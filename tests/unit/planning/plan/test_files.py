@@ -53,7 +53,7 @@ def test_durations(text: str, seconds: float) -> None:
         ("job_id,v100:1\na,\n", "Column 'model' of j.csv, line 2 must be a model, or the line must have a step time;"),
         (
             "job_id,v100:1\na,1,2\n",
-            "Jobs file must have as many cells on each line as names; got more on j.csv, line 2",
+            "Jobs file 'j.csv' must have as many cells on each line as names, 2; got 3 on line 2. Fix it.",
         ),
         (
             "job_id,submitted,deadline,v100:1\na,2h,1h,1\n",

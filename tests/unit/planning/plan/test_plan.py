@@ -222,7 +222,7 @@ def test_a_step_on_a_share_is_as_long_as_the_policy_books_beside_partners(percen
     ((price,),) = advisor.price(
         read_graph(advisor, model, {}), Workload(batch_size=8), [advisor.catalogue.find("v100")], [percent]
     )
-    booked = slowdown_with_partners(price.slowdown_under_contention, partners_of(percent))
+    booked = slowdown_with_partners(price.slowdown_under_contention, partners_of(percent), price.partner_powers)
     assert price.slowdown.value < price.slowdown_under_contention.value
     assert job.times_s[f"v100:{percent}%", 1] / job.times_s["v100", 1] == pytest.approx(booked.value)
 

@@ -22,7 +22,7 @@ from gpusage_planning.simulator.source import generated
 
 ADVISOR = make_advisor()
 LIGHT = next(place for place, kind in enumerate(draw_kinds()) if "regnet_y_400mf@224, batch 16" in kind.name)
-"""Half an H100 is enough for it; of older GPUs it needs more, and of a T4 all."""
+"""A third of an H100 is enough for it; of older GPUs it needs more, and of a T4 all."""
 H100 = 3
 
 
@@ -44,7 +44,7 @@ def arrived(free_h100s: int, *on_h100s: Sequence[JobRequest], user: int = 0) -> 
 
 def test_a_share_binds_where_there_is_room_now() -> None:
     share, whole = (shipped().demand(arrived(free)) for free in (1, 0))
-    assert (share.types, share.share_percent) == ((H100,), 50)
+    assert (share.types, share.share_percent) == ((H100,), 33)
     assert whole.alone
     assert {*whole.types} == {0, 1, 2, 3}
 
@@ -52,11 +52,11 @@ def test_a_share_binds_where_there_is_room_now() -> None:
 def test_room_beside_other_jobs_is_for_their_user_alone() -> None:
     first = arrived(1)
     second = arrived(0, [first])
-    assert shipped().demand(second).share_percent == 50
-    assert shipped().cost(H100, [first], second) == 0.0
+    assert shipped().demand(second).share_percent == 33
+    assert shipped().cost(H100, [first], second) == 34.0
     assert shipped().demand(arrived(0, [first], user=1)).alone
     assert shipped().cost(H100, [first], arrived(1, user=1)) is None
-    assert shipped().demand(arrived(0, [first] * 2)).alone
+    assert shipped().demand(arrived(0, [first] * 3)).alone
 
 
 @dataclass(frozen=True, kw_only=True)

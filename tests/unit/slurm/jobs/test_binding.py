@@ -13,7 +13,7 @@ from gpusage_hooks.types import AnnotatedJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import parse_node
 from gpusage_slurm.cluster.observation import gpusaged_may_change_jobs, may_change_jobs
-from gpusage_slurm.jobs import restore, stuck
+from gpusage_slurm.jobs import queue, restore, stuck
 from gpusage_slurm.jobs.placement import is_bound, mig_type_of, user_constraint
 from gpusage_slurm.jobs.stuck import node_outside_binding
 
@@ -124,7 +124,7 @@ def test_a_job_that_its_user_bound_is_not_let_go() -> None:
 )
 def test_a_free_gpu_is_a_reason_for_one_job(monkeypatch: pytest.MonkeyPatch, reason: str, count: int) -> None:
     rows = [ROW | {"JobArrayID": str(number), "Reason": reason, "tres-per-node": "gres/mps:50"} for number in (7, 8)]
-    monkeypatch.setattr(stuck, "squeue_rows", lambda *_, **__: iter(rows))
+    monkeypatch.setattr(queue, "squeue_rows", lambda *_, **__: iter(rows))
     monkeypatch.setattr(stuck, "squeue_rows_of", lambda *_, **__: iter(rows))
     monkeypatch.setattr(scontrol, "nodes", lambda: [NODE])
     monkeypatch.setattr(scontrol, "run_bytes", lambda *_: b"".join(demanded(name, "0") for name in ("7", "8")))
@@ -228,7 +228,7 @@ def test_a_job_held_to_one_of_several_types_names_the_one_that_is_free(
     row: dict[str, str], nodes: list[dict[str, Any]], others: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = row | {"tres-per-node": "gres/gpu:h100:1"}
-    monkeypatch.setattr(stuck, "squeue_rows", lambda *_, **__: iter([row]))
+    monkeypatch.setattr(queue, "squeue_rows", lambda *_, **__: iter([row]))
     monkeypatch.setattr(stuck, "squeue_rows_of", lambda *_, **__: iter([row]))
     monkeypatch.setattr(scontrol, "nodes", lambda: nodes)
     monkeypatch.setattr(scontrol, "run_bytes", lambda *_: demanded("7", "0"))

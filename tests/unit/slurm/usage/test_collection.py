@@ -15,12 +15,12 @@ from gpusage_slurm.usage.collection import collect_usage
 from records import USAGE
 
 
-def row(code: str, exit_code: str = "0:0", *, job: str = "7", user: str = "ada", name: str = "train") -> str:
+def row(state: str, exit_code: str = "0:0", *, job: str = "7", user: str = "ada", name: str = "train") -> str:
     """Return the columns of a job, as `squeue` prints them before its mark."""
-    return f"{job:64}{job:16}{user:64}{code:4}{exit_code:16}{name:128}{'1000':16}{'physics':128}{'gpu':128}"
+    return f"{job:64}{job:16}{user:64}{state:16}{exit_code:16}{name:128}{'1000':16}{'physics':128}{'gpu':128}"
 
 
-ROW = row("TO")
+ROW = row("TIMEOUT")
 ADMIN_COMMENT_BYTES = 1100
 MARK = "site; gpusage 69215f4a0c3e KEEP gres/gpu:1 | why"
 KNOWN = replace(USAGE, user_id="1000", account="physics", partition="gpu", sampled_on="n1")
@@ -54,7 +54,7 @@ def test_slurm_tells_whose_job_it_was_and_how_it_ended(answers: dict[str, str]) 
 
 def test_a_job_whose_epilog_still_runs_is_told_of_once_slurm_says_how_it_ended(answers: dict[str, str]) -> None:
     """Told of too early, its outcome stayed unknown for good."""
-    answers["squeue"] = f"{ROW.replace('TO  ', 'CG  ')}{MARK:{ADMIN_COMMENT_BYTES}}\n"
+    answers["squeue"] = f"{row('COMPLETING')}{MARK:{ADMIN_COMMENT_BYTES}}\n"
     assert collect_usage(builtin_catalogue()) == ()
     answers["squeue"] = f"{ROW}{MARK:{ADMIN_COMMENT_BYTES}}\n"
     assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == ["timed_out"]
@@ -77,25 +77,25 @@ def test_a_job_without_a_mark_counts_and_has_no_number(answers: dict[str, str]) 
 
 
 @pytest.mark.parametrize(
-    ("code", "state", "exit_code", "expected"),
+    ("state", "exit_code", "expected"),
     [
-        ("F", "FAILED", "1:0", "failed"),
-        ("F", "FAILED", "0:15", "interrupted"),
-        ("F", "FAILED", "143:0", "interrupted"),
-        ("F", "FAILED", "127:0", "interrupted"),
-        ("NF", "NODE_FAIL", "0:0", "interrupted"),
-        ("BF", "BOOT_FAIL", "1:0", "interrupted"),
-        ("OOM", "OUT_OF_MEMORY", "0:125", "interrupted"),
-        ("CD", "COMPLETED", "0:0", "completed"),
+        ("FAILED", "1:0", "failed"),
+        ("FAILED", "0:15", "interrupted"),
+        ("FAILED", "143:0", "interrupted"),
+        ("FAILED", "127:0", "interrupted"),
+        ("NODE_FAIL", "0:0", "interrupted"),
+        ("BOOT_FAIL", "1:0", "interrupted"),
+        ("OUT_OF_MEMORY", "0:125", "interrupted"),
+        ("COMPLETED", "0:0", "completed"),
     ],
 )
 def test_who_was_ended_from_outside_is_told_from_who_failed(
-    code: str, state: str, exit_code: str, expected: str, answers: dict[str, str]
+    state: str, exit_code: str, expected: str, answers: dict[str, str]
 ) -> None:
     """A run that was interrupted with its cap filled counted as one that lacked memory: its next share was larger."""
     answers["sacct"] = f"7~7~ada~{state}~{exit_code}~train~1000~physics~gpu~{MARK}"
     assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
-    answers["squeue"] = f"{row(code, exit_code)}{MARK:{ADMIN_COMMENT_BYTES}}\n"
+    answers["squeue"] = f"{row(state, exit_code)}{MARK:{ADMIN_COMMENT_BYTES}}\n"
     assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
 
 
@@ -107,7 +107,9 @@ def test_a_program_that_is_missing_is_no_failure_of_the_job(
 
     def squeue(*words: str) -> bytes:
         commented = f"{'7':64}{'7':16}{comment:1100}\n"
-        return (commented if "Comment" in words[-1] else f"{row('F', '2:0')}{MARK:{ADMIN_COMMENT_BYTES}}\n").encode()
+        return (
+            commented if "Comment" in words[-1] else f"{row('FAILED', '2:0')}{MARK:{ADMIN_COMMENT_BYTES}}\n"
+        ).encode()
 
     monkeypatch.setattr(scontrol, "run_bytes", squeue)
     assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
@@ -120,7 +122,7 @@ def test_a_task_that_the_second_listing_alone_has_hides_no_job(
 
     def squeue(*words: str) -> bytes:
         both = f"{'7':64}{'7':16}{'x':1100}\n{'7_1':64}{'9':16}{'x':1100}\n"
-        return (both if "Comment" in words[-1] else f"{row('F', '2:0')}{MARK:{ADMIN_COMMENT_BYTES}}\n").encode()
+        return (both if "Comment" in words[-1] else f"{row('FAILED', '2:0')}{MARK:{ADMIN_COMMENT_BYTES}}\n").encode()
 
     monkeypatch.setattr(scontrol, "run_bytes", squeue)
     assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == ["failed"]
@@ -128,7 +130,7 @@ def test_a_task_that_the_second_listing_alone_has_hides_no_job(
 
 def test_a_job_whose_epilog_still_runs_is_told_of_later(answers: dict[str, str]) -> None:
     """Nothing tells yet how it ended; it was recorded as unknown, for good."""
-    answers["squeue"] = f"{row('CG')}{MARK:{ADMIN_COMMENT_BYTES}}\n"
+    answers["squeue"] = f"{row('COMPLETING')}{MARK:{ADMIN_COMMENT_BYTES}}\n"
     assert collect_usage(builtin_catalogue()) == ()
 
 
@@ -144,7 +146,7 @@ def test_a_jobs_name_passes_for_no_field_and_no_other_job_of_the_accounting(answ
 
 def test_a_jobs_name_that_is_no_text_costs_nobody_elses_usage(answers: dict[str, str]) -> None:
     """One such job ended the collecting of every other."""
-    other = row("CD", job="8", user="eve", name=f"bad{chr(0xDCFF)}") + f"{MARK:{ADMIN_COMMENT_BYTES}}"
+    other = row("COMPLETED", job="8", user="eve", name=f"bad{chr(0xDCFF)}") + f"{MARK:{ADMIN_COMMENT_BYTES}}"
     answers["squeue"] = f"{other}\n{ROW}{MARK:{ADMIN_COMMENT_BYTES}}\n"
     assert [usage.user for usage in collect_usage(builtin_catalogue())] == ["ada"]
 

@@ -12,6 +12,7 @@ import pytest
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.settings.configuration import Configuration, StoreSettings
 from gpusage.store.opening import open_store
+from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Code, DecisionRequest, ModelGraph, ModelRequest, SoloRun, Workload
 from gpusage_yarn.cluster.configuration import CLASSES, LISTENERS
@@ -100,6 +101,17 @@ def test_containers_of_one_training_are_kept_apart_and_those_of_inference_are_no
     assert phrase in replace(made, plan=replace(made.plan, containers=2)).line()
     inference = proposed(advisor, graph)
     assert phrase not in made.line() + replace(inference, plan=replace(inference.plan, containers=2)).line()
+
+
+def test_containers_that_train_together_get_the_gpus_that_hold_their_parts(advisor: Advisor) -> None:
+    """Llama 2 7B, sharded: two GPUs need up to 43 GiB each, and an A100 has 40."""
+    model_request = parse_model(
+        "hf:llama-2-7b,precision=bf16-pure,optimizer=adamw,gpus=2,strategy=fsdp,checkpointing=on"
+    )
+    made = proposed(advisor, advisor.read("hf:llama-2-7b"), model_request=model_request, containers="2")
+    assert (made.plan.share, made.plan.labels) == (100, ("h100",))
+    assert "on 2 GPUs by fsdp with checkpointing" in made.line()
+    assert "kept off v100" in made.line()
 
 
 def test_a_plan_of_a_user_has_no_more_threads_than_its_share(advisor: Advisor, graph: ModelGraph) -> None:

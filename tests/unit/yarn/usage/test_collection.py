@@ -13,6 +13,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.node.sampler.usage_reports import append_usage_reports
 from gpusage_hooks.types import Usage
 from gpusage_yarn.cluster.resource_manager import RefusedError
+from gpusage_yarn.share_plan import TYPE
 from gpusage_yarn.usage.collection import application_of, collect_usage
 
 CONTAINER = "container_1_0002_01_000002"
@@ -23,6 +24,7 @@ REPORT: dict[str, Any] = {
     "id": "application_1_0002",
     "user": "alice",
     "name": "train",
+    "applicationType": TYPE,
     "state": "FINISHED",
     "finalStatus": "SUCCEEDED",
     "diagnostics": "gpusage: exit status 0",
@@ -43,7 +45,9 @@ def collected(*usages: Usage, listed: bool = False, **changes: str) -> tuple[Usa
 
     def get(path: str) -> dict[str, Any]:
         if path.startswith("apps?"):
-            return {"apps": {"app": [report]}} if listed else {"apps": None}
+            kind, failed = f"applicationTypes={report['applicationType']}&" in path, "finalStatus=FAILED" in path
+            matches = listed and (kind or (failed and report["finalStatus"] == "FAILED"))
+            return {"apps": {"app": [report]} if matches else None}
         if path == f"apps/{report['id']}":
             return {"app": report}
         raise RefusedError(path, 404)
@@ -70,6 +74,23 @@ def test_the_container_that_starved_is_told_apart_from_the_one_that_ran_after_it
 def test_a_miss_without_a_letter_is_told_too() -> None:
     (usage,) = collected(listed=True, diagnostics=f"gpusage: exit status 0. {STORY}")
     assert (usage.outcome, usage.started_at_s) == ("out_of_memory", 4.0)
+
+
+def test_what_a_container_says_counts_for_more_than_the_end_under_another_s_master() -> None:
+    """Spark in client mode always ends as SUCCEEDED; our own master says itself which of its containers starved."""
+    starved = replace(SEEN, outcome="out_of_memory")
+    (ours,), (spark,) = collected(starved), collected(starved, applicationType="SPARK")
+    assert (ours.outcome, spark.outcome) == ("completed", "out_of_memory")
+
+
+def test_a_failure_under_another_s_master_is_told_without_a_letter() -> None:
+    failed = {"finalStatus": "FAILED", "diagnostics": "Job aborted"}
+    (usage,) = collected(listed=True, applicationType="SPARK", **failed)
+    assert (usage.number, usage.outcome, usage.gpu) == ("69215f4a0c3e", "failed", "")
+    (sampled,) = collected(SEEN, listed=True, applicationType="SPARK", **failed)  # and once only
+    assert (sampled.outcome, sampled.gpu) == ("failed", "v100-sxm2-16gb")
+    assert collected(listed=True, applicationType="SPARK", applicationTags="", **failed) == ()
+    assert collected(listed=True, **failed) == ()
 
 
 def test_what_goes_on_and_what_nobody_knows_is_not_told() -> None:

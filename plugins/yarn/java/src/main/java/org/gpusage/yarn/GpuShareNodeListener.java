@@ -196,7 +196,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   /** Sample what a container does on its GPU; several whole GPUs are nobody else's, and are not sampled. */
   private void sample(Container container, Bindings.Binding binding) {
     if (binding.gpus.size() == 1) {
-      sampler.begin(id(container), binding, limits(requestOf(container), binding));
+      sampler.begin(id(container), binding, limits(container, binding));
     }
   }
 
@@ -230,12 +230,17 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     }
   }
 
-  /** Return the variables that hold a container to its share; none where it runs as another user, whose MPS server a client of ours would keep away. */
-  private Map<String, String> limits(GpuRequest request, Bindings.Binding binding) {
+  /**
+   * Return what the sampler is told of a container: the variables that hold it to its share, and where it says that the GPU had no memory left.
+   * Nothing where it runs as another user, whose MPS server a client of ours would keep away, and who may read less than we.
+   */
+  private Map<String, String> limits(Container container, Bindings.Binding binding) {
     Map<String, String> limits = new LinkedHashMap<>();
     if (node.runsAsOurselves()) {
-      limits.putAll(request.variables(node, binding));
+      limits.putAll(requestOf(container).variables(node, binding));
       limits.keySet().removeIf(name -> !name.startsWith("CUDA_"));
+      limits.put("GPUSAGE_OUT_OF_MEMORY", Rescue.OUT_OF_MEMORY.pattern());
+      limits.put("GPUSAGE_LOGS", String.valueOf(container.getLogDir()));
     }
     return limits;
   }

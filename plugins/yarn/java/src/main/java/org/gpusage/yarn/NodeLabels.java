@@ -4,6 +4,7 @@ package org.gpusage.yarn;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -64,8 +65,8 @@ final class NodeLabels {
   }
 
   /**
-   * Return the label for requests of {@code queue} for {@code required} that name none, of which no node without a label has a GPU: the one with
-   * room first; nothing where such nodes have GPUs, or no label has.
+   * Return the label for requests of {@code queue} for {@code required} that name none, of which no node without a label has a GPU: first one whose
+   * nodes have GPUs of YARN's own, then one with room; nothing where nodes without a label have GPUs, or no label has.
    */
   static String labelForGpus(RMContext rm, String queue, Resource required) {
     if (offersGpus(rm, RMNodeLabelsManager.NO_LABEL)) {
@@ -73,8 +74,8 @@ final class NodeLabels {
     }
     List<String> labels = new ArrayList<>(rm.getNodeLabelManager().getClusterNodeLabelNames());
     Collections.sort(labels);
-    labels.removeIf(label -> !offersOnlyShares(rm, label));
-    return roomyFirst(rm, usable(rm, queue, labels), required).stream().findFirst().orElse("");
+    labels.removeIf(label -> !offersGpus(rm, label));
+    return roomyFirst(rm, usable(rm, queue, labels), required).stream().min(Comparator.comparing(label -> offersOnlyShares(rm, label))).orElse("");
   }
 
   private static Resource offered(RMContext rm, String label) {

@@ -263,7 +263,10 @@ final class RequestConverter {
     return gpus == 1 && isAllowed || gpus == 0 && (everyRequest || amount(capability, share) > 0);
   }
 
-  /** Return {@code ask} for shares of 100 in place of its GPUs, which are the same GPUs; null where its nodes offer GPUs, or it wants none. */
+  /**
+   * Return {@code ask} for shares of 100 in place of its GPUs, which are the same GPUs; or for its GPUs, with the label of nodes that offer them;
+   * null where nothing is to be changed.
+   */
   private ResourceRequest toWholeShares(ResourceRequest ask, Map<SchedulerRequestKey, String> labels) {
     long gpus = amount(ask.getCapability(), Settings.GPU_RESOURCE);
     if (gpus == 0 || isOpportunistic(ask.getExecutionTypeRequest())) {
@@ -272,13 +275,15 @@ final class RequestConverter {
     Resource shares = wholeShares(ask.getCapability(), share);
     String named = labels.getOrDefault(SchedulerRequestKey.create(ask), "");
     String chosen = !named.isEmpty() ? named : label != null ? label : offers.label(shares);
-    if (!offers.offersOnlyShares(chosen)) {
-      if (!offers.offersGpus(chosen) && deferred.size() < MOST_KEYS) {
-        deferred.computeIfAbsent(SchedulerRequestKey.create(ask), unseen -> new ArrayList<>()).add(ask);
-      }
+    boolean asShares = offers.offersOnlyShares(chosen);
+    if (!asShares && !offers.offersGpus(chosen) && deferred.size() < MOST_KEYS) {
+      deferred.computeIfAbsent(SchedulerRequestKey.create(ask), unseen -> new ArrayList<>()).add(ask);
       return null;
     }
-    ResourceRequest ours = copy(ask, shares, ask.getNumContainers());
+    if (!asShares && (chosen.isEmpty() || chosen.equals(named) || label != null || !offers.offersGpus(chosen))) {
+      return null;
+    }
+    ResourceRequest ours = copy(ask, asShares ? shares : ask.getCapability(), ask.getNumContainers());
     if (named.isEmpty() && !chosen.isEmpty() && ResourceRequest.isAnyLocation(ours.getResourceName())) {
       ours.setNodeLabelExpression(chosen);
     }

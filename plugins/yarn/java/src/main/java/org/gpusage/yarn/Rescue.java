@@ -13,7 +13,7 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
  */
 final class Rescue {
   /** The words of CUDA and of those who call it. The node's task_epilog.sh has the same words for Slurm. */
-  private static final Pattern OUT_OF_MEMORY =
+  static final Pattern OUT_OF_MEMORY =
       Pattern.compile(
           "(CUDA|cuda runtime|CUDA runtime) error.*: *out of memory|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY"
               + "|cudaErrorMemoryAllocation|(torch|cupy)\\.([a-z]+\\.)*OutOfMemoryError|OOM when allocating tensor"

@@ -156,6 +156,25 @@ class RequestConverterTest {
   }
 
   @Test
+  void gpusThatNoPlanIsForGoToNodesThatOfferThemWhole() throws Exception {
+    RequestConverter.Offers whole =
+        new RequestConverter.Offers() {
+          @Override
+          public String label(Resource required) {
+            return "a100";
+          }
+        };
+    ResourceRequest ask = ask(256, 2, 0, 3);
+    RequestConverter converter = RequestConverter.unplanned(SHARE, null, whole);
+    ResourceRequest changed = only(converter.convert(Collections.singletonList(ask), MOST, 0));
+    assertEquals("a100", changed.getNodeLabelExpression());
+    assertEquals(ask.getCapability(), changed.getCapability());
+    assertNull(converter.withRequestedGpus(container(changed.getCapability())));
+    ask.setNodeLabelExpression("h100");
+    assertSame(ask, only(converter.convert(Collections.singletonList(ask), MOST, 0)), "its user names a label");
+  }
+
+  @Test
   void whatMayBeTakenBackAtAnyTimeGetsNoShare() throws Exception {
     ResourceRequest ask = ask(64, 1, 0, 1);
     ask.setExecutionTypeRequest(ExecutionTypeRequest.newInstance(ExecutionType.OPPORTUNISTIC));
