@@ -188,9 +188,8 @@ class Learner(PeriodicTask):
         settings, now_s = configuration.learning, time.time()
         with closing(open_store(configuration.store.url)) as store:
             # Nothing is learned twice from the same runs: one row is read instead of 20,000.
-            modified_ns = _modified_ns(settings)
             newest = store.usage(UsageQuery(count=1, only_decided=True))
-            key = settings, newest, int(now_s / RELEARN_S), modified_ns
+            key = settings, newest, int(now_s / RELEARN_S), _modified_ns(settings)
             learned = learn_from_store(store, settings, now_s) if key != self._learned_key else self._learned
             unnamed_key = settings, store.usage(UsageQuery(count=1))
             if (key, unnamed_key) == (self._learned_key, self._unnamed_key):
