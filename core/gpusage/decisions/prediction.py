@@ -256,9 +256,9 @@ class Predictor:
     ) -> tuple[tuple[Price, ...], ...]:
         # Each share comes twice: alone, with the bandwidth of the whole GPU, and beside partners, with its part of it.
         # Each of several processes is priced on its part of the share.
-        alike = workload.processes
-        each = [max(percent // alike, 1) if percent < WHOLE_PERCENT else percent for percent in percents]
+        alike, each = workload.processes, percents
         if alike > 1:
+            each = [max(percent // alike, 1) if percent < WHOLE_PERCENT else percent for percent in percents]
             known, workload = [of_one_process(of_gpu, alike) for of_gpu in known], replace(workload, processes=1)
         parts = [(*shares_alone_of(gpu, each), *shares_of(gpu, each)) for gpu in gpus]
         answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, gpus, parts, known))

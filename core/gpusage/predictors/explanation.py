@@ -297,8 +297,7 @@ _PHASES = 3
 
 
 def _phases(kernels: Kernels) -> IntArray:
-    memory_phases: IntArray = np.where(kernels.kind < 0, 2, kernels.backward).astype(np.int64)
-    return memory_phases
+    return np.asarray(np.where(kernels.kind < 0, 2, kernels.backward), dtype=np.int64)
 
 
 def _seconds(table: FloatArray) -> Seconds:

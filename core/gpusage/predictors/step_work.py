@@ -151,8 +151,9 @@ class StepWork:
     @lazy
     def passes(self) -> tuple[Kernels, ...]:
         """The kernels of the pass over the prompt, and of that over a token; nothing where there is no answer."""
-        passes = self.decoding.passes() if self.decoding else ()
-        return tuple([kernels_of(self._executed(one.lowering), self.workload) for one in passes])
+        if self.decoding is None:
+            return ()
+        return tuple([kernels_of(self._executed(one.lowering), self.workload) for one in self.decoding.passes()])
 
     @lazy
     def work(self) -> Work:

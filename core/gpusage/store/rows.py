@@ -164,12 +164,13 @@ def decision_row(record: DecisionRecord) -> Row:
 
 def decision_insertions(schema: str, records: Sequence[DecisionRecord]) -> Iterator[tuple[str, Values]]:
     """Yield statements that add *records*, `INSERTED_ROWS` each."""
-    rows, columns = list(map(decision_row, records)), ", ".join(DECISION_COLUMNS)
-    for begin in range(0, len(rows), INSERTED_ROWS):
-        chunk = rows[begin : begin + INSERTED_ROWS]
-        values = {f"v{i}_{j}": value for i, row in enumerate(chunk) for j, value in enumerate(row)}
-        marks = (", ".join(f":v{i}_{j}" for j in range(len(DECISION_COLUMNS))) for i in range(len(chunk)))
-        yield f"INSERT INTO {schema}decisions ({columns}) VALUES {', '.join(f'({row})' for row in marks)}", values  # noqa: S608 - our names
+    for begin in range(0, len(records), INSERTED_ROWS):
+        values, marks = Values(), list[str]()
+        for number, row in enumerate(map(decision_row, records[begin : begin + INSERTED_ROWS])):
+            own = {f"{name}_{number}": value for name, value in zip(DECISION_COLUMNS, row, strict=True)}
+            marks.append(f"(:{', :'.join(own)})")
+            values |= own
+        yield f"INSERT INTO {schema}decisions ({', '.join(DECISION_COLUMNS)}) VALUES {', '.join(marks)}", values  # noqa: S608 - our names
 
 
 def decode_records(texts: Iterable[str], kind: type[Record], store: str) -> tuple[Record, ...]:

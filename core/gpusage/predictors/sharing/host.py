@@ -60,8 +60,7 @@ def gpu_bound_probability(
 ) -> FloatArray:
     """Return how likely it is, 0 to 1, that the GPU takes longer than the host in each step; arguments as above."""
     weights = _weights(busy_s, step_s, kernel_count, doubt)
-    odds: FloatArray = weights[:, _RATIOS < 0].sum(axis=1) / weights.sum(axis=1)
-    return odds
+    return np.asarray(weights[:, _RATIOS < 0].sum(axis=1) / weights.sum(axis=1))
 
 
 def _weights(busy_s: FloatArray, step_s: FloatArray, kernel_count: FloatArray, doubt: HostUncertainty) -> FloatArray:

@@ -153,20 +153,20 @@ def predict_slowdown(
 ) -> Sequence[Sequence[Interval]]:
     """Predict the step time on each of a GPU's *parts* against that on the whole of it, for all *gpus* at once."""
     analysis = analyze(graph, workload)
-    deviations = slowdown_rule(analysis)
+    rule = slowdown_rule(analysis)
 
     # All parts of all GPUs in a row, so that numpy computes them at once.
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
-    working = _working(analysis.timing(gpus), known, deviations)
-    ends = slowdowns(working[:, gpu_of], growths(analysis, gpus, parts), deviations)
+    working = _working(analysis.on(gpus).timing, known, rule)
+    ends = slowdowns(working[:, gpu_of], growths_with(rule.filling_blocks, analysis, gpus, parts), rule)
     has_step_time = any(of_gpu.step_time_s for of_gpu in known)
     weights = _engine_weights(analysis, gpus, known) if has_step_time else []
     if any(weights):
         # Nobody says which engine; training has none, so there each kernel is in proportion.
         if workload.mode == "infer" and engine_of(workload) == "eager" and not workload.generate:
             analysis = analyze(graph, replace(workload, engine="tensorrt"))
-            working = _working(analysis.timing(gpus), known, deviations)
-        dearer = slowdowns(working[:, gpu_of], growths_with(None, analysis, gpus, parts), deviations) / ends
+            working = _working(analysis.on(gpus).timing, known, rule)
+        dearer = slowdowns(working[:, gpu_of], growths_with(None, analysis, gpus, parts), rule) / ends
         ends *= np.maximum(dearer, 1.0) ** np.array(weights)[gpu_of]
 
     rows = iter(ends.T.tolist())

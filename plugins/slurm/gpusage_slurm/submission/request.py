@@ -97,7 +97,7 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
     offline = {"variable_comment": submission.comment, **read_script(script)} if script else {}
     fields = {**offline, **submission.fields} if script else submission.fields
 
-    texts = [fields[channel] for channel in _CHANNELS if fields.get(channel)]
+    texts = filter(None, map(fields.get, _CHANNELS))
     model_request = next(filter(None, (parse_comment(text, model_names) for text in texts)), None)
     path = model_request.model if model_request and is_model_path(model_request.model, model_names) else ""
     if model_request is not None and path and not path.startswith(("~", "/")):
