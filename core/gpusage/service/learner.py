@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from gpusage.experience.history import History, read_history
@@ -49,7 +48,6 @@ LEAST_DECISIONS = 20
 RELEARN_S = 3600.0
 """A run that came late, after others that ended later, is learned from within this period."""
 
-_NONE: Mapping[str, GpuRequest] = MappingProxyType({})
 _NOTHING = RenderedDecision(before="", after="", fields={})
 _log = logging.getLogger(__name__)
 
@@ -96,7 +94,7 @@ def predicted_requests(records: Iterable[DecisionRecord], now_s: float) -> dict[
     return {each.number: each.decision.request for each in lately if each.decision.need}
 
 
-def smallest_shares(store: DecisionStore, now_s: float, ended: Mapping[str, GpuRequest] = _NONE) -> Mapping[str, int]:
+def smallest_shares(store: DecisionStore, now_s: float, ended: Mapping[str, GpuRequest] = {}) -> Mapping[str, int]:
     """Return `Cluster.smallest_shares` by the newest decisions in *store*, and those on jobs that have *ended*."""
     predicted = {**ended, **predicted_requests(store.latest(NEWEST_DECISIONS), now_s)}
     if len(predicted) < LEAST_DECISIONS:
