@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from gpusage_hooks.types import Workload
 Torch = Any
 """The module torch, or a module of it: nothing has types without it."""
 ROUNDS, ROUND_S, WARM_UP_S = 5, 2.0, 1.0
+TRIAL = "This is a trial on a processor: predictions do not read it."
 MOST_APART = 1.15
 """The longest round over the shortest: an idle host repeats itself."""
 PROBES: Mapping[str, tuple[tuple[int, ...], int, Callable[[Torch], tuple[Torch, ...]]]] = {
@@ -43,6 +45,8 @@ DEPTH = 16
 def calibrate(*, device: str, gpu: str, output: Path | None, as_json: bool) -> None:
     """Measure, and write the file of `gpusage.devices.calibration`."""
     torch, made, is_trial = import_library("torch"), make_advisor(), device == "cpu"
+    if is_trial:
+        click.echo(f"gpusage calibrate: {TRIAL}", err=True)
     reading = made.hooks.read_gpu(os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0])
     if not is_trial and (not torch.cuda.is_available() or (reading and reading.process_memory_bytes)):
         got = "one with other processes" if torch.cuda.is_available() else "none"
@@ -76,13 +80,9 @@ def calibrate(*, device: str, gpu: str, output: Path | None, as_json: bool) -> N
 
     today = date.today().isoformat()  # noqa: DTZ011 - the day here
     about = {"schema": SCHEMA, "gpu": row.board, "device": device, "host": platform.node(), "measured_on": today}
-    shown = {
-        "host_factor": np.median(hosts),
-        "host_spread": np.max(hosts) / np.min(hosts),
-        "gpu_factor": np.median(rates),
-    }
+    shown = {**host_figures(hosts), "gpu_factor": float(np.median(rates))}
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
-    document = {**about, **{name: float(each) for name, each in shown.items()}, **versions, "models": models}
+    document = {**about, **shown, **versions, "models": models}
     if not is_trial:
         checked(document)
     path = output or Path(f"{row.name}.calibration.json")
@@ -90,17 +90,30 @@ def calibrate(*, device: str, gpu: str, output: Path | None, as_json: bool) -> N
     if as_json:
         tables.print_json(document)
         return
-    use = "A trial: predictions do not read it." if is_trial else "Name it in gpusage.toml: [gpus] calibration."
-    tables.show(
+    found = (
         f"This host takes {shown['host_factor']:.2f} times as long as usual to launch kernels, and {row.name} "
-        f"{shown['gpu_factor']:.2f} times as long as by its row. Written to {path}. {use}"
+        f"{shown['gpu_factor']:.2f} times as long as by its row. Name the file in gpusage.toml: [gpus] calibration."
     )
+    tables.show(f"{TRIAL if is_trial else found} Written to {path}.")
+
+
+def host_figures(hosts: Sequence[float]) -> dict[str, float]:
+    """Return the factor of *hosts*, one by each model, and their spread; NaN is of one whose GPU hides the host.
+
+    Raises:
+        RequestError: Fewer than two models show the host.
+    """
+    shown = [each for each in hosts if not isnan(each)]
+    if len(shown) < 2:
+        message = f"Two models' steps must wait for their host; got {len(shown)}. Leave this GPU without a calibration."
+        raise RequestError(message)
+    return {"host_factor": float(np.median(shown)), "host_spread": max(shown) / min(shown)}
 
 
 def _times_s(torch: Torch, module: Torch, inputs: Torch) -> list[float]:
-    """Return the mean seconds of a training step in each round, after a warm-up; in a trial a round is one step."""
+    """Return the mean seconds of a training step in each round, after a warm-up; a trial has one round, of one step."""
     optimizer, times_s = torch.optim.SGD(module.parameters(), lr=1e-4), []
-    for round_s in (WARM_UP_S, *[ROUND_S] * ROUNDS):
+    for round_s in (WARM_UP_S, *[ROUND_S] * (ROUNDS if inputs.is_cuda else 1)):
         began, count = time.perf_counter(), 0
         while not count or (inputs.is_cuda and time.perf_counter() - began < round_s):
             module(inputs).square().mean().backward()
