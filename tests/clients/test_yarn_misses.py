@@ -15,7 +15,7 @@ from gpusage_sandboxes.yarn.hadoop import prepare_java
 from gpusage_sandboxes.yarn.jar import build_jar
 from gpusage_sandboxes.yarn.settings import with_gpusage
 from nvml import built_nvml
-from yarn_clients import Client, run_client, spark
+from yarn_clients import SMALL, Client, run_client, spark
 
 pytestmark = [pytest.mark.yarn, pytest.mark.clients, pytest.mark.nightly]
 
@@ -56,18 +56,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "end", "outcome"), [("client", "SUCCEEDED", "out_of_memory"), ("cluster", "FAILED", "failed")]
+    ("mode", "comment", "end", "outcome"),
+    [
+        ("client", SMALL, "SUCCEEDED", "out_of_memory"),
+        ("cluster", "model=large.onnx,batch=1,mode=infer", "FAILED", "failed"),  # of which the first case says nothing
+    ],
 )
-def test_the_next_try_is_whole(cluster: Sandbox, mode: str, end: str, outcome: str) -> None:
+def test_the_next_try_is_whole(cluster: Sandbox, mode: str, comment: str, end: str, outcome: str) -> None:
     """YARN counts Spark as succeeded where its driver is none of its containers; no sampler sees the other one."""
     if outcome == "failed":
         (cluster.layout.etc / NO_SAMPLER).touch()
-    settings = {"spark.submit.deployMode": mode, "spark.app.name": mode, "spark.task.maxFailures": "1"}
-    client = Client(
-        name=f"misses-{mode}",
-        command=partial(spark, settings={**settings, "spark.yarn.maxAppAttempts": "1"}),
-        training="large",
-    )
+    settings = {"spark.submit.deployMode": mode, "spark.task.maxFailures": "1", "spark.yarn.maxAppAttempts": "1"}
+    client = Client(name=f"misses-{mode}", command=partial(spark, settings=settings), comment=comment, training="large")
     first = run_client(cluster, client)
     assert first.exit_status != 0
     assert first.application == f"FINISHED {end}", first.printed

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import click
 
 from gpusage.boundary.edits import Edit, make_edits
+from gpusage.devices.calibration import read_hosts
 from gpusage.devices.catalogue import Catalogue
 from gpusage.node.dividing.programs import Offers, host_offers
 from gpusage.plugins.loading import load_hooks
@@ -101,7 +102,7 @@ class OwnEvidence:
         socket: Where gpusaged answers, or should.
         killed: Whether the kill switch is on.
         plugin_troubles: What is wrong with plugins as this process finds them, by name.
-        alias_trouble: What is wrong with the site's names of GPUs; empty where nothing is.
+        gpus_trouble: What is wrong with the site's names of GPUs or its calibrations; empty where nothing is.
         offers: In which ways this host divides a GPU.
         next_step: The fifth line of `gpusage report`, by the days of the last 30 that gpusaged has added up; empty
             where it has none.
@@ -115,7 +116,7 @@ class OwnEvidence:
     socket: str = DaemonSettings().socket
     killed: bool = False
     plugin_troubles: Mapping[str, str] = field(default_factory=dict)
-    alias_trouble: str = ""
+    gpus_trouble: str = ""
     offers: Offers = field(default_factory=Offers)
     next_step: str = ""
     store_trouble: str = ""
@@ -135,7 +136,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
     if trouble and status:
         configuration = in_force(status)
     hooks = load_hooks()
-    catalogue = Catalogue(hooks.describe_gpus())
+    catalogue, gpus = Catalogue(hooks.describe_gpus()), configuration.gpus
     step, store_trouble, now_s = "", "", time.time()
     try:
         with closing(open_store(configuration.store.url)) as opened:
@@ -153,7 +154,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         socket=socket,
         killed=Path(configuration.kill_switch).exists(),
         plugin_troubles=hooks.troubles(),
-        alias_trouble=catalogue.alias_trouble(configuration.gpus.aliases),
+        gpus_trouble=catalogue.alias_trouble(gpus.aliases) or read_hosts(gpus.calibration)[1],
         offers=host_offers(),
         next_step=step,
         store_trouble=store_trouble,
@@ -165,8 +166,8 @@ def settings_file(own: OwnEvidence) -> Finding:
     name = "gpusage.toml"
     if own.configuration_trouble:
         return failed(name, own.configuration_trouble, "fix the file; the last good one stays in force")
-    if own.alias_trouble:
-        return warned(name, own.alias_trouble, "mend gpusage.toml; the alias has no effect")
+    if own.gpus_trouble:
+        return warned(name, own.gpus_trouble, "mend gpusage.toml; until then it has no effect")
     # enforce_in has no meaning in the other modes.
     only = own.configuration.enforce_in if own.configuration.mode == "enforce" else ()
     return passed(name, f"mode = {own.configuration.mode}" + (f" in {', '.join(only)} alone" if only else ""))

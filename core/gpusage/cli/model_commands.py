@@ -210,6 +210,19 @@ def capture() -> None:
     """
 
 
+@click.command(epilog="Example: gpusage calibrate -o /etc/gpusage/v100.json")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True, help="cpu is a trial.")
+@click.option("--gpu", default="", shell_complete=options.complete_gpu, help="The GPU.  [default: torch's name]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it here.  [default: GPU.calibration.json]")
+@options.json_option
+@run_by("gpusage.cli.calibrate:calibrate")
+def calibrate() -> None:
+    """Measure steps of three small models on this idle node, in two minutes, and write what they show of its host.
+
+    gpusaged, predict and validate read the file that `[gpus] calibration` in gpusage.toml names. It needs PyTorch.
+    """
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @options.flag("--serve", help="COMMAND is the inference job; each call of its model is a request.")
 @click.option("--gpu", metavar="NAME", help="Predict the parts of a step for this GPU.  [default: PyTorch's own]")

@@ -68,6 +68,7 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "gpus": BuiltIn(f"{_MODELS}:gpus", "List the GPU catalogue, with sources."),
     "gate": BuiltIn(f"{_MODELS}:gate", "Run training so that it leaves room for inference beside it."),
     "capture": BuiltIn(f"{_MODELS}:capture", "Run a training script up to its first step to find its model and keys."),
+    "calibrate": BuiltIn(f"{_MODELS}:calibrate", "Measure how fast this node's host launches kernels."),
     "decisions": BuiltIn(f"{_JOBS}:decisions", "What gpusage did to jobs, why, and what they used."),
     "report": BuiltIn(f"{_JOBS}:report", "What was decided, what jobs used, what that freed."),
     "status": BuiltIn(f"{_JOBS}:status", "What gpusaged on this host observes and decided."),

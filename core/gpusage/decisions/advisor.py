@@ -91,8 +91,10 @@ class Advisor(Predictor):
 
     def configured(self, configuration: Configuration) -> Advisor:
         """Return the advisor of a site: with its rules, and its settings of workload managers."""
-        rates, aliases = configuration.network.gbit_per_s, configuration.gpus.aliases
-        catalogue = site_catalogue(self.catalogue, tuple(rates.items()), tuple(aliases.items()))
+        rates, gpus = configuration.network.gbit_per_s, configuration.gpus
+        catalogue = site_catalogue(self.catalogue, tuple(rates.items()), tuple(gpus.aliases.items()))
+        if gpus.calibration:
+            catalogue = catalogue.calibrated(gpus.calibration)
         return replace(self, rules=configuration.rules, settings=configuration.managers, catalogue=catalogue)
 
     def context(self, manager: str) -> Context:
@@ -111,8 +113,7 @@ class Advisor(Predictor):
         Raises:
             GraphError: No reader knows the format, or the one that does cannot read it.
         """
-        graph = self.hooks.read_model(source, shape or {})
-        if graph is not None:
+        if (graph := self.hooks.read_model(source, shape or {})) is not None:
             return graph
         message = folder_rejection(source) or (
             f"Model {source!r} must be an ONNX file, a .pt2 program, a Hugging Face folder, a saved card, "
@@ -126,8 +127,7 @@ class Advisor(Predictor):
         Raises:
             GpuUsageError: It is malformed where it is addressed to us, a plugin is at fault, or none knows its manager.
         """
-        job = self.hooks.parse_submission(submission, self.context(submission.manager))
-        if job is not None:
+        if (job := self.hooks.parse_submission(submission, self.context(submission.manager))) is not None:
             return job
         message = (
             f"Submission {submission.origin!r} must be one that a plugin understands; got no answer. "
@@ -344,8 +344,7 @@ class Advisor(Predictor):
 
         # Types that the job does not forbid are required from the start: they are requested even if nothing else is.
         is_changed = draft.request != request or request.required_gpus
-        code = Code.REWRITE if is_changed else Code.KEEP
-        return replace(draft, code=code, step_times_s=step_times_s(policy_input))
+        return replace(draft, code=Code.REWRITE if is_changed else Code.KEEP, step_times_s=step_times_s(policy_input))
 
     def _render(self, job: Job, decision: Decision, cluster: Cluster) -> tuple[Decision, RenderedDecision]:
         """Return *decision* in the manager's own words; it is a KEEP where these cannot express it.
@@ -393,7 +392,8 @@ def advisor() -> Advisor:
     made = make_advisor()
     if not Path(os.environ.get("GPUSAGE_CONFIG") or DEFAULT_PATH).exists():
         return made
-    return replace(made, catalogue=made.catalogue.with_aliases(read_configuration()[0].gpus.aliases))
+    gpus = read_configuration()[0].gpus
+    return replace(made, catalogue=made.catalogue.with_aliases(gpus.aliases).calibrated(gpus.calibration))
 
 
 def _keep_decision(job: Job, *reasons: str) -> Decision:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, lru_cache
 from importlib.resources import files
+from math import prod
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -102,6 +103,12 @@ class Catalogue:
             ]
         )
 
+    def calibrated(self, paths: Sequence[str]) -> Catalogue:
+        """Return the catalogue with what `gpusage calibrate` wrote to the files at *paths*."""
+        from gpusage.devices.calibration import read_hosts  # few sites have one
+
+        return _with_hosts(self, read_hosts(paths)[0]) if paths else self
+
     def with_aliases(self, names: Mapping[str, str]) -> Catalogue:
         """Return the catalogue of a site that has *names* of its own for GPUs, each with a name that is known.
 
@@ -152,6 +159,21 @@ def site_catalogue(
 ) -> Catalogue:
     """Return *known* with a site's settings, the same object for the same ones: predictors cache by identity."""
     return known.with_aliases(dict(aliases)).with_networks(dict(gbit_per_s))
+
+
+@lru_cache(maxsize=4)
+def _with_hosts(known: Catalogue, hosts: tuple[tuple[str, float], ...]) -> Catalogue:
+    """Return *known* where hosts take so many times as long to launch; the same object, as for `site_catalogue`."""
+    factors = {gpu.board: factor for name, factor in hosts for gpu in known if name in (gpu.name, *gpu.aliases)}
+    if not factors:
+        return known
+
+    # Hosts of one site are more alike than those of benchmarks: a kind that nobody measured has the others' mean.
+    usual = prod(factors.values()) ** (1.0 / len(factors))
+    rows = (
+        replace(gpu, host_factor=factors.get(gpu.board, usual), is_calibrated=gpu.board in factors) for gpu in known
+    )
+    return Catalogue(tuple(rows))
 
 
 def name_key(name: str) -> str:

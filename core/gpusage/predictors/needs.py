@@ -17,6 +17,7 @@ from gpusage_hooks.units import KIB, MIB, seconds
 
 # The note names a wait that takes at least this part of a token's time: fast and slow GPUs then write alike.
 _MUCH = 0.2
+_HOST_NOTE = "By this site's calibration, hosts take {:.2g} times as long as usual to launch."
 
 
 @hookimpl(trylast=True)
@@ -79,6 +80,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
                 *notes,
                 *gpu_notes(gpu, workload.precision),
                 *engine_notes(gpu, workload.engine),
+                *([_HOST_NOTE.format(gpu.host_factor)] if gpu.host_factor != 1.0 else ()),
                 *warnings,
             ),
             parameter_count=graph.parameter_count,

@@ -90,9 +90,11 @@ class GpuSettings:
 
     Attributes:
         aliases: The site's own names of GPUs, each with one that `gpusage gpus` knows: ``{ big = "a100-80gb" }``.
+        calibration: Files that `gpusage calibrate` wrote, one for each kind of GPU.
     """
 
     aliases: Mapping[str, str] = field(default_factory=dict)
+    calibration: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

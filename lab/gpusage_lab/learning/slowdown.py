@@ -164,12 +164,8 @@ def fitted_on(columns: SlowdownColumns, train: IntArray) -> SlowdownRule:
     host = fitted_host(columns, train)
     columns = columns.with_step_time_weight(host)
     plain = SlowdownRule(growth=0.0, noise=0.0, working={}, host=host, filling_blocks=filling_blocks)
-    common = _narrowest(
-        columns,
-        train,
-        "step_time",
-        (replace(plain, growth=growth, noise=noise) for growth, noise in product(GROWTHS, NOISES)),
-    )
+    tried = (replace(plain, growth=growth, noise=noise) for growth, noise in product(GROWTHS, NOISES))
+    common = _narrowest(columns, train, "step_time", tried)
     working = dict(common.working)
     for evidence in EVIDENCE:
         if evidence not in working and _family_count(columns, train, evidence) >= LEAST_GROUPS:

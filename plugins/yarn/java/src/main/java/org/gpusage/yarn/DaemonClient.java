@@ -41,18 +41,9 @@ final class DaemonClient {
     if (System.nanoTime() - restUntilNs < 0) {
       throw new IOException("gpusaged was silent just now, and is not asked");
     }
-    try {
-      return requestNow(fields);
-    } catch (IOException silent) {
-      restUntilNs = System.nanoTime() + backoffNs;
-      throw silent;
-    }
-  }
-
-  private Map<String, String> requestNow(Map<String, String> fields) throws IOException {
     BigDecimal untilS = BigDecimal.valueOf(System.currentTimeMillis() + limitMs, 3);
     String line = "{\"v\":1,\"manager\":\"yarn\",\"until_s\":" + untilS + ",\"fields\":" + FlatJson.write(fields) + "}\n";
-    Map<String, String> answer = exchange(line);
+    Map<String, String> answer = FlatJson.parse(exchange(line)); // whatever it says of this submission, it answers others
     if (answer.containsKey("overdue")) {
       throw new IOException("gpusaged could not decide within the limit of " + limitMs + " ms");
     }
@@ -62,13 +53,13 @@ final class DaemonClient {
   /** Ask whether anyone is there. This also loads the classes that the first ask would otherwise wait for. */
   boolean ping() {
     try {
-      return "OK".equals(exchange("{\"v\":1,\"op\":\"ping\"}\n").get("code"));
+      return "OK".equals(FlatJson.parse(exchange("{\"v\":1,\"op\":\"ping\"}\n")).get("code"));
     } catch (IOException silent) {
       return false;
     }
   }
 
-  private Map<String, String> exchange(String line) throws IOException {
+  private String exchange(String line) throws IOException {
     long deadlineNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMs);
     try (SocketChannel channel = open(); Selector selector = Selector.open()) {
       channel.configureBlocking(false);
@@ -79,7 +70,10 @@ final class DaemonClient {
         }
       }
       send(channel, selector, key, line, deadlineNs);
-      return FlatJson.parse(receive(channel, selector, key, deadlineNs));
+      return receive(channel, selector, key, deadlineNs);
+    } catch (IOException silent) {
+      restUntilNs = System.nanoTime() + backoffNs;
+      throw silent;
     }
   }
 

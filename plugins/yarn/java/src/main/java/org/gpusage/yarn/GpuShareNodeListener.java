@@ -258,6 +258,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     ResourcePluginManager plugins = context.getResourcePluginManager();
     Set<String> names = new HashSet<>(Collections.singleton(Settings.GPU_RESOURCE)); // which a node may offer without a plugin
     names.addAll(plugins == null || plugins.getNameToPlugins() == null ? Collections.emptySet() : plugins.getNameToPlugins().keySet());
+    names.remove("yarn.io/fpga"); // YARN's only other plugin of its own: who has one of its devices has no GPU
     return names.stream().anyMatch(name -> NodeGpus.amount(container.getResource(), name) > 0);
   }
 

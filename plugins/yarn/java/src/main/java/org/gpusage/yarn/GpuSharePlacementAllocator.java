@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -20,7 +19,6 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.activities.Diagno
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.SchedulingMode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.ContainerRequest;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.CandidateNodeSet;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 import org.apache.hadoop.yarn.util.resource.ResourceCalculator;
@@ -84,28 +82,10 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
   }
 
   @Override
-  public Iterator<N> getPreferredNodeIterator(CandidateNodeSet<N> candidates) {
-    Iterator<N> stock = super.getPreferredNodeIterator(candidates);
-    if (calculator == null) {
-      return stock;
-    }
-    return new Iterator<N>() {
-      @Override
-      public boolean hasNext() {
-        return stock.hasNext();
-      }
-
-      @Override
-      public N next() {
-        N node = stock.next();
-        calculator.know(node);
-        return node;
-      }
-    };
-  }
-
-  @Override
   public boolean precheckNode(SchedulerNode node, SchedulingMode mode, Optional<DiagnosticsCollector> diagnostics) {
+    if (calculator != null) {
+      calculator.know(node); // before YARN asks it about the node
+    }
     boolean countsRight = calculator != null && apart == null; // it knows no application
     return super.precheckNode(node, mode, diagnostics) && (countsRight || mayServe(node));
   }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
-import java.lang.ref.WeakReference;
-import java.util.IdentityHashMap;
-import java.util.Map;
+import java.util.concurrent.ConcurrentMap;
 import org.apache.hadoop.classification.InterfaceAudience;
 import org.apache.hadoop.classification.InterfaceStability;
 import org.apache.hadoop.conf.Configurable;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.thirdparty.com.google.common.collect.MapMaker;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.apache.hadoop.yarn.util.resource.DominantResourceCalculator;
@@ -24,11 +23,8 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 @InterfaceAudience.Public
 @InterfaceStability.Evolving
 public class GpuShareResourceCalculator extends DominantResourceCalculator implements Configurable {
-  /**
-   * Each node by the object with what it has left, which YARN hands to a calculator without saying whose it is; queues' are not in here. It is read
-   * thousands of times per second, and copied for each new node.
-   */
-  private volatile Map<Resource, WeakReference<SchedulerNode>> nodes = new IdentityHashMap<>();
+  /** Each node by the object with what it has left, which YARN hands to a calculator without saying whose it is; queues' are not in here. */
+  private final ConcurrentMap<Resource, SchedulerNode> nodes = new MapMaker().weakKeys().weakValues().makeMap(); // by identity
 
   private Configuration conf;
   private KillSwitch off;
@@ -76,14 +72,8 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
   /** Know whose {@code node}'s resources are from now on. */
   void know(SchedulerNode node) {
     Resource left = node.getUnallocatedResource();
-    if (nodes.containsKey(left)) {
-      return;
-    }
-    synchronized (this) {
-      Map<Resource, WeakReference<SchedulerNode>> more = new IdentityHashMap<>(nodes);
-      more.values().removeIf(gone -> gone.get() == null);
-      more.put(left, new WeakReference<>(node));
-      nodes = more;
+    if (!nodes.containsKey(left)) { // which takes no lock
+      nodes.put(left, node);
     }
   }
 
@@ -96,8 +86,7 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
 
   /** Return whether {@code available} is what a node has left, none of whose GPUs has room for the share in {@code required}. */
   boolean lacksRoom(Resource available, Resource required) {
-    WeakReference<SchedulerNode> known = NodeGpus.amount(required, share) > 0 ? nodes.get(available) : null;
-    SchedulerNode node = known == null ? null : known.get();
+    SchedulerNode node = NodeGpus.amount(required, share) > 0 ? nodes.get(available) : null;
     return node != null && !NodeGpus.hasRoom(node, required, share);
   }
 

@@ -95,7 +95,7 @@ final class NodeGpus {
 
   /** Return whether {@code numbers} can be those of a container with {@code share}: a client of placement constraints can write tags like ours. */
   private boolean exist(List<Integer> numbers, long share) {
-    return numbers.size() == count(share) && numbers.stream().allMatch(number -> number < free.length);
+    return numbers.size() == count(share) && numbers.get(numbers.size() - 1) < free.length;
   }
 
   /** Return whether one GPU of {@code node} has room for the share in {@code required}; so it has for no share. */

@@ -32,9 +32,7 @@ final class NodeLabels {
     List<String> known = new ArrayList<>(labels);
     known.retainAll(manager.getClusterNodeLabelNames());
     QueueInfo info = known.isEmpty() ? null : queueInfo(rm, queue);
-    if (info != null) {
-      known.removeIf(label -> !isOpen(info, label));
-    }
+    known.removeIf(label -> info != null && !isOpen(info, label));
     List<String> alive = new ArrayList<>(known);
     alive.removeIf(label -> manager.getActiveNMCountPerLabel(label) == 0);
     return alive.isEmpty() ? known : alive;
