@@ -55,9 +55,9 @@ def _rows(data: DataFolder) -> Iterator[Row]:
     measured, zoo = measurements(data), load_zoo()
     is_own = np.array([row.source.startswith("torchvision") for row in measured.rows])
     fitted = replace(refit(measured, np.flatnonzero(~is_own)).efficiency, deviations=pretrained().step_time.deviations)
-    for row in (measured.rows[index] for index in np.flatnonzero(is_own)):
-        predict = partial(_predict, WorkloadAnalysis(zoo.graph(row.key), row.workload), fitted)
-        yield Row(row.campaign, row.family, row.measured_s - row.copy_s, row.gpu, predict)
+    for step in (measured.rows[index] for index in np.flatnonzero(is_own)):
+        predict = partial(_predict, WorkloadAnalysis(zoo.graph(step.key), step.workload), fitted)
+        yield Row(step.campaign, step.family, step.measured_s - step.copy_s, step.gpu, predict)
 
     for one in compare(data, zoo).compared:
         run, row = one.run, one.run.row

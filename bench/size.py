@@ -67,11 +67,9 @@ class Budget:
         return figure >= self.limit if self.at_least else figure <= self.limit
 
 
-CALIBRATE = 184
-"""Lines of issue 38.4, of the product."""
-OLDER = 41_276 - 300 + CALIBRATE
+OLDER = 41_276 - 300 + 184
 """Of before the issues below; issue 35 saved the second number in core but its capture, commands and reports, in hooks
-and in plugins/slurm."""
+and in plugins/slurm. 184 are of calibrations, of issue 38."""
 
 BUDGETS = {
     "lines of code: core, hooks, plugins": Budget(

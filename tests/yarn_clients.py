@@ -25,7 +25,7 @@ from slurm_clients import LIMIT_S, copy_work, shares
 
 SMALL = "model=small.onnx,batch=8,mode=infer"
 LARGE = "model=large.onnx,batch=52,mode=train,utilization=20"
-TRAINING = "model=small.onnx,batch=8,mode=train,utilization=20"
+TRAINING = "model=small.onnx,batch=8,mode=train,utilization=20,processes=1"
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a Java that lives for seconds: half of the processor time that Spark's driver and executor take to start."""
 DISCOVERY = """#!/bin/sh

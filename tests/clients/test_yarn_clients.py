@@ -11,7 +11,7 @@ from yarn_pairs import Mode, YarnPair
 
 pytestmark = [pytest.mark.yarn, pytest.mark.clients]
 MODES: tuple[Mode, ...] = get_args(Mode)
-IN_CI = {(SHELL, mode) for mode in MODES} | {(SPARK, "enforce")}
+IN_CI = {(SHELL, "enforce"), (SHELL, "dead"), (SPARK, "enforce"), (RANKS, "enforce")}
 
 
 def matrix(*clients: Client) -> list[object]:
@@ -25,6 +25,23 @@ def matrix(*clients: Client) -> list[object]:
     ]
 
 
+@pytest.mark.parametrize("client", LARGE_CLIENTS, ids=lambda client: client.name)
+def test_a_client_that_fits_no_share_keeps_its_gpu(yarn_pair: YarnPair, client: Client) -> None:
+    without, ours = yarn_pair.run(client, "enforce")
+    assert without.exit_status == 0, without.printed
+    assert ours == without, ours.printed
+    assert ours.shares == [100]
+
+
+@pytest.mark.parametrize(("client", "mode"), matrix(RANKS))
+def test_two_ranks_of_a_training_never_have_one_gpu(yarn_pair: YarnPair, client: Client, mode: Mode) -> None:
+    without, ours = yarn_pair.run(client, mode)
+    assert (without.exit_status, without.runs) == (0, 2), without.printed
+    assert ours == without, ours.printed
+    assert (max(ours.shares) < 100) == (mode == "enforce")
+    assert sorted(ours.devices) == ["0", "1"]
+
+
 @pytest.mark.parametrize(("client", "mode"), matrix(*CLIENTS))
 def test_a_client_ends_as_it_does_without_gpusage(yarn_pair: YarnPair, client: Client, mode: Mode) -> None:
     without, ours = yarn_pair.run(client, mode)
@@ -35,14 +52,6 @@ def test_a_client_ends_as_it_does_without_gpusage(yarn_pair: YarnPair, client: C
     assert (max(ours.shares) < 100) == (mode == "enforce")
     if mode == "enforce":
         assert ours.master_node == "cpu-1", "a master takes no room on a node with GPUs"
-
-
-@pytest.mark.parametrize("client", LARGE_CLIENTS, ids=lambda client: client.name)
-def test_a_client_that_fits_no_share_keeps_its_gpu(yarn_pair: YarnPair, client: Client) -> None:
-    without, ours = yarn_pair.run(client, "enforce")
-    assert without.exit_status == 0, without.printed
-    assert ours == without, ours.printed
-    assert ours.shares == [100]
 
 
 @pytest.mark.nightly
@@ -61,13 +70,3 @@ def test_containers_of_another_plugin_keep_their_devices(yarn_pair: YarnPair, mo
     assert (without.exit_status, without.devices) == (0, ["MIG-1"]), without.printed
     assert ours == without, ours.printed
     assert (ours.shares, ours.devices) == ([100], ["MIG-1"])
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("mode", MODES)
-def test_two_ranks_of_a_training_never_have_one_gpu(yarn_pair: YarnPair, mode: Mode) -> None:
-    without, ours = yarn_pair.run(RANKS, mode)
-    assert (without.exit_status, without.runs) == (0, 2), without.printed
-    assert ours == without, ours.printed
-    assert (max(ours.shares) < 100) == (mode == "enforce")
-    assert sorted(ours.devices) == ["0", "1"]

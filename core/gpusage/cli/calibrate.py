@@ -30,7 +30,7 @@ ROUNDS, ROUND_S, WARM_UP_S = 5, 2.0, 1.0
 MOST_APART = 1.15
 """The longest round over the shortest: an idle host repeats itself."""
 PROBES: Mapping[str, tuple[tuple[int, ...], int, Callable[[Torch], tuple[Torch, ...]]]] = {
-    "convolutions": ((32, 32, 32), 1024, lambda nn: (nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())),
+    "convolutions": ((32, 32, 32), 256, lambda nn: (nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())),
     "perceptron": ((512,), 8192, lambda nn: (nn.Linear(512, 512), nn.LayerNorm(512), nn.GELU())),
     "transformer": ((64, 256), 256, lambda nn: (nn.TransformerEncoderLayer(256, 4, 1024, 0.0, batch_first=True),)),
 }

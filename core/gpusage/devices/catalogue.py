@@ -164,11 +164,11 @@ def site_catalogue(
 @lru_cache(maxsize=4)
 def _with_hosts(known: Catalogue, hosts: tuple[tuple[str, float], ...]) -> Catalogue:
     """Return *known* where hosts take so many times as long to launch; the same object, as for `site_catalogue`."""
-    if not hosts:
+    factors = {gpu.board: factor for name, factor in hosts for gpu in known if name in (gpu.name, *gpu.aliases)}
+    if not factors:
         return known
 
     # Hosts of one site are more alike than those of benchmarks: a kind that nobody measured has the others' mean.
-    factors = dict(hosts)
     usual = prod(factors.values()) ** (1.0 / len(factors))
     rows = (
         replace(gpu, host_factor=factors.get(gpu.board, usual), is_calibrated=gpu.board in factors) for gpu in known

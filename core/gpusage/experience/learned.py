@@ -335,15 +335,14 @@ def with_failures(failures: Failures, identities: Iterable[JobIdentity]) -> Fail
     return more
 
 
-def failures_of(observations: Iterable[Observation], least_s: float, others: Failures = NO_FAILURES) -> Failures:
+def failures_of(observations: Iterable[Observation], least_s: float, failures: Failures = NO_FAILURES) -> Failures:
     """Return the failures that *observations*, in any order, show, and that no later one lifts.
 
     Args:
         observations: With their decisions, as far as the store still has these.
         least_s: A run that was sampled for less does not show its memory.
-        others: Failures of other users' jobs, which stay.
+        failures: Of other users' jobs, which stay.
     """
-    failures = others
     for each in sorted(observations, key=lambda each: each.usage.ended_at_s):
         usage, identity = each.usage, each.decision.identity if each.decision else None
         # In the other modes the job had its own request.

@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from gpusage.experience.history import History, read_history
@@ -49,7 +48,6 @@ LEAST_DECISIONS = 20
 RELEARN_S = 3600.0
 """A run that came late, after others that ended later, is learned from within this period."""
 
-_NONE: Mapping[str, GpuRequest] = MappingProxyType({})
 _NOTHING = RenderedDecision(before="", after="", fields={})
 _log = logging.getLogger(__name__)
 
@@ -96,7 +94,7 @@ def predicted_requests(records: Iterable[DecisionRecord], now_s: float) -> dict[
     return {each.number: each.decision.request for each in lately if each.decision.need}
 
 
-def smallest_shares(store: DecisionStore, now_s: float, ended: Mapping[str, GpuRequest] = _NONE) -> Mapping[str, int]:
+def smallest_shares(store: DecisionStore, now_s: float, ended: Mapping[str, GpuRequest] = {}) -> Mapping[str, int]:
     """Return `Cluster.smallest_shares` by the newest decisions in *store*, and those on jobs that have *ended*."""
     predicted = {**ended, **predicted_requests(store.latest(NEWEST_DECISIONS), now_s)}
     if len(predicted) < LEAST_DECISIONS:
@@ -188,9 +186,8 @@ class Learner(PeriodicTask):
         settings, now_s = configuration.learning, time.time()
         with closing(open_store(configuration.store.url)) as store:
             # Nothing is learned twice from the same runs: one row is read instead of 20,000.
-            modified_ns = _modified_ns(settings)
             newest = store.usage(UsageQuery(count=1, only_decided=True))
-            key = settings, newest, int(now_s / RELEARN_S), modified_ns
+            key = settings, newest, int(now_s / RELEARN_S), _modified_ns(settings)
             learned = learn_from_store(store, settings, now_s) if key != self._learned_key else self._learned
             unnamed_key = settings, store.usage(UsageQuery(count=1))
             if (key, unnamed_key) == (self._learned_key, self._unnamed_key):

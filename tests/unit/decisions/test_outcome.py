@@ -107,6 +107,16 @@ def test_gpusaged_and_yarn_submit_agree_on_decision_reasons_and_record(advisor: 
     assert record == recorded(proposed(in_mode, decode(card), comment=COMMENT).outcome)
 
 
+def test_another_clients_share_holds_four_processes_unless_its_user_says_how_many(advisor: Advisor, card: str) -> None:
+    shares = []
+    for words in (",processes=1", "", ",processes=4"):
+        comment = COMMENT.replace(",processes=1", f",utilization=20{words}")
+        decision = recorded(ruled(advisor, "yarn", comment=comment, card=card).outcome).decision
+        shares.append(decision.request.mps_thread_percent)
+    alone, unsaid, four = shares
+    assert alone < unsaid == four, "the memory of four; a quarter of the work each is little"
+
+
 def test_the_managers_differ_in_words_only(advisor: Advisor, card: str) -> None:
     slurm = recorded(of_slurm_daemon(advisor, card))
     yarn = recorded(ruled(advisor, "yarn", comment=COMMENT, card=card).outcome)

@@ -77,7 +77,7 @@ def test_a_host_as_usual_changes_nothing_and_a_slower_one_makes_nothing_faster(k
     steps_s = [step_s(WORKLOADS[kind], catalogue.find(V100)) for catalogue in known]
     value, width = step_s(WORKLOADS[kind], usual)
     assert steps_s[1][0] == value
-    assert steps_s[1][1] <= width
+    assert (steps_s[1][1] < width) == (kind in ("training", "inference", "compiled"))  # others' are of published runs
     assert [each for each, _ in steps_s] == sorted(each for each, _ in steps_s)
     assert (steps_s[3][0] > value) == (kind != "an engine")  # which launches its kernels once
 
@@ -92,13 +92,15 @@ def test_a_step_shows_the_host_that_made_it() -> None:
 
 
 def test_slices_have_their_boards_host_and_other_gpus_the_mean(tmp_path: Path) -> None:
-    paths = [written(tmp_path, gpu="a100-sxm4-40gb"), written(tmp_path, host_factor=1.1)]
+    paths = [written(tmp_path, gpu="a100"), written(tmp_path, host_factor=1.1)]
     known = builtin_catalogue().calibrated(paths)
     assert known is builtin_catalogue().calibrated(paths)  # as predictors cache by identity
     slice_, other = known.find("a100-sxm4-40gb:3g.20gb"), known.find("t4")
     assert (slice_.host_factor, slice_.is_calibrated) == (2.2, True)
     assert (other.host_factor, other.is_calibrated) == (pytest.approx((2.2 * 1.1) ** 0.5), False)
+    assert (known.find("v100").host_factor, known.find("v100").is_calibrated) == (1.1, True)
     assert builtin_catalogue().calibrated([]) is builtin_catalogue()
+    assert builtin_catalogue().calibrated([written(tmp_path, gpu="v1000")]) is builtin_catalogue()
 
 
 @pytest.mark.parametrize(
