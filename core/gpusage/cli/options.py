@@ -60,7 +60,7 @@ class Parsed(_ParamType):
         try:
             return self.parse(value)
         except RequestError as error:
-            raise click.UsageError(str(error), ctx) from error
+            self.fail(str(error), param, ctx)
         except ValueError as error:
             self.fail(f"must be {error}.", param, ctx)
 
@@ -92,7 +92,10 @@ def _job_option(row: JobKey) -> Callable[[Function], Function]:
         return click.option(name, row.name, type=click.IntRange(1, MAXIMUM_COUNT), metavar=row.form, help=text)
 
     def checked(value: str) -> str:
-        row.kind.parse(row.name, value)
+        try:
+            row.kind.parse(row.name, value)
+        except RequestError as error:  # it names the key, which is the option
+            raise click.UsageError(str(error)) from error
         return value
 
     # A model may have several inputs, each with its shape.

@@ -272,7 +272,7 @@ class Predictor:
         from gpusage.predictors.analysis import analyze  # numpy, for whoever only loads plugins
         from gpusage.predictors.sharing.slowdown import slowdown_rule
 
-        count, law = len(percents), slowdown_rule(analyze(graph, workload)).partners
+        count, powers = len(percents), slowdown_rule(analyze(graph, workload)).partners
         prices = [
             tuple(
                 Price(
@@ -280,7 +280,7 @@ class Predictor:
                     share_percent=percent,
                     slowdown=by_itself,
                     contended_slowdown=contended,
-                    partner_powers=(law.average, law.bad),
+                    partner_powers=powers,
                 )
                 for percent, by_itself, contended in zip(percents, row[:count], row[count:], strict=True)
             )

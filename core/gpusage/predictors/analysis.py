@@ -21,7 +21,7 @@ from gpusage.caches import Newest, lazy
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
-from gpusage.predictors.intervals import at_least, scaled
+from gpusage.predictors.intervals import as_wide, at_least, scaled
 from gpusage.predictors.memory.peak import Peak, decoding_peak, tensor_peak, with_context
 from gpusage.predictors.parallel.data_parallel import waiting_s
 from gpusage.predictors.parallel.decoding import is_pipeline
@@ -113,6 +113,11 @@ class GpuAnalysis:
         of_one = step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
         if self.workload.gpus == 1:
             return of_one
+
+        # Where each has a whole copy, none is surer than alone, where weights are cast in short kernels of their own.
+        if self.workload.mode == "train" and not self.division.divides_copy:
+            alone = analyze(self.graph, replace(self.workload, gpus=1)).step_time_s(self.gpus)
+            of_one = [as_wide(one, by) for one, by in zip(of_one, alone, strict=True)]
 
         # What a GPU waits for others is as uncertain as its own work.
         each = zip(of_one, self.waiting_s, strict=True)

@@ -207,17 +207,6 @@ BusyShareEvidence = Literal["graph", "step_time", "utilization"]
 """Where the part of the step that the GPU works comes from."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartnerExponents:
-    """A job's own time grows by this power of the number of jobs on its GPU, average or bad ones."""
-
-    average: float
-    bad: float
-
-
-NO_PARTNERS = PartnerExponents(average=0.0, bad=0.0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlowdownRule:
     """How far 90 % of the truths lie from the point, each on a logarithmic scale, and the rule of the point.
@@ -228,7 +217,7 @@ class SlowdownRule:
         working: Of the part of the step that the GPU works, downwards and upwards, by its source.
         host: How a known step time is weighed between the host and the GPU.
         filling_blocks: As in `gpusage.predictors.sharing.slowdown.growths_with`.
-        partners: What the others on the GPU add.
+        partners: As `gpusage_hooks.types.Price.partner_powers`.
     """
 
     growth: float
@@ -236,7 +225,7 @@ class SlowdownRule:
     working: Mapping[BusyShareEvidence, Vector]
     host: HostUncertainty
     filling_blocks: float | None
-    partners: PartnerExponents = NO_PARTNERS
+    partners: Span = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -313,7 +302,7 @@ class Pretrained:
                 SlowdownRule,
                 values[name],
                 host=_decode(HostUncertainty, values[name]["host"]),
-                partners=_decode(PartnerExponents, values[name]["partners"]),
+                partners=tuple(values[name]["partners"]),
             )
             for name in ("eager", "proportional")
         }

@@ -94,6 +94,12 @@ def scaled(figure: Interval, factor: float) -> Interval:
     return Interval(value=figure.value * factor, low=figure.low * factor, high=figure.high * factor)
 
 
+def as_wide(figure: Interval, other: Interval) -> Interval:
+    """Return *figure* with ends no nearer to its value, as factors, than those of *other*."""
+    low, high = (figure.value * end / other.value for end in (other.low, other.high))
+    return replace(figure, low=min(figure.low, low), high=max(figure.high, high))
+
+
 def at_least(figure: Interval, least: float) -> Interval:
     """Return *figure*, each end of which is *least* where it is below."""
     return Interval(value=max(figure.value, least), low=max(figure.low, least), high=max(figure.high, least))

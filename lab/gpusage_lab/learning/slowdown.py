@@ -302,7 +302,7 @@ def _artifact(
                 "Eager: the number of blocks that fill a GPU errs least for the families, each counted alike.",
                 "Proportional: fitted on the same rows, for what no row shows: engines, compilers and text generation.",
                 "How a known step time is weighed between host and GPU: for the worst source against its goal.",
-                "PartnerExponents: equal processes without percentages (ParvaGPU), priced by either rule.",
+                "Partners: equal processes without percentages (ParvaGPU), priced by either rule.",
             ),
         ),
         parameters=parameters,

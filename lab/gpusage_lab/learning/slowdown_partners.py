@@ -15,7 +15,7 @@ import numpy as np
 from gpusage.devices.catalogue import builtin_catalogue, part_of
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray, IntArray
-from gpusage.predictors.artifacts import PartnerExponents, SlowdownRule
+from gpusage.predictors.artifacts import SlowdownRule, Span
 from gpusage.predictors.sharing.colocation import apply_partners
 from gpusage.predictors.sharing.host import gpu_time_shares
 from gpusage.predictors.sharing.slowdown import growths_with, share_interval, slowdowns
@@ -56,19 +56,19 @@ def partners_rows(data: DataFolder, zoo: Zoo, deviations: SlowdownRule) -> tuple
     return tuple(_rows(data, zoo, deviations))
 
 
-def fitted_partners(rows: Sequence[PartnersRow]) -> PartnerExponents:
+def fitted_partners(rows: Sequence[PartnersRow]) -> Span:
     """Return the power that errs least, and the one that leaves 5 % of the rows that the GPU decides above.
 
     Without rows nothing is learned: partners add nothing.
     """
     if not rows:
-        return PartnerExponents(average=0.0, bad=0.0)
+        return 0.0, 0.0
     measured = np.array([row.slowdown for row in rows])
     average = min(POWERS, key=lambda power: score(measured, _points(rows, float(power))).mape)
     decided = [row for row in rows if row.price.value >= BOUND * row.jobs] or rows
     above = np.array([row.slowdown for row in decided])
     enough = [power for power in POWERS if (above <= _points(decided, float(power))).mean() >= BAD_SHARE]
-    return PartnerExponents(average=float(average), bad=float(max(min(enough, default=POWERS[-1]), average)))
+    return float(average), float(max(min(enough, default=POWERS[-1]), average))
 
 
 def partners_table(rows: Sequence[PartnersRow]) -> ScoreTable:
@@ -120,11 +120,11 @@ def _rows(data: DataFolder, zoo: Zoo, deviations: SlowdownRule) -> Iterator[Part
 
 def _points(rows: Sequence[PartnersRow], power: float) -> FloatArray:
     points: FloatArray
-    _, points, _ = _ends(rows, PartnerExponents(average=power, bad=power))
+    _, points, _ = _ends(rows, (power, power))
     return points
 
 
-def _ends(rows: Sequence[PartnersRow], learned: PartnerExponents) -> FloatArray:
+def _ends(rows: Sequence[PartnersRow], learned: Span) -> FloatArray:
     intervals = [apply_partners(row.price, row.jobs, learned) for row in rows]
     ends: FloatArray = np.array([[each.low, each.value, each.high] for each in intervals]).T
     return ends

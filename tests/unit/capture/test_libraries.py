@@ -59,6 +59,34 @@ def test_a_library_is_changed_once_the_program_imports_it_and_no_sooner(
     assert changed == ["toy_library 1"]
 
 
+class Asking:
+    """A finder that asks all others for a module, by the one call that there is for it."""
+
+    def __init__(self) -> None:
+        self.is_asking = False
+
+    def find_spec(self, name: str, *_: object) -> Any:
+        """Return what the others found."""
+        if self.is_asking or name != "toy_twice":
+            return None
+        self.is_asking = True
+        return find_spec(name)
+
+
+def test_a_library_is_changed_once_where_another_finder_asks_all_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpusage.capture.inside.libraries import LibraryFinder  # needs PyTorch
+
+    changed: list[ModuleType] = []
+    finder: Any = LibraryFinder({"toy_twice": changed.append})
+    (tmp_path / "toy_twice.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [finder, Asking(), *sys.meta_path])
+    library = import_module("toy_twice")
+    assert changed == [library]
+
+
 @pytest.mark.parametrize(
     ("batches", "updates"),
     [

@@ -68,7 +68,7 @@ def test_jobs_that_slurm_sampled_show_what_shares_would_free(tmp_path: Path) -> 
     text = words(done)
     # Four quarters: by two users on two GPUs of 1 h each, which are beside partners a little longer; or on one.
     assert "h100-sxm5-80gb 5 5.00 5.00 0.00 0.00 5.00 4" in text
-    assert "1.92 to 2.96" in text
+    assert "1.93 to 2.97" in text
     assert "Of 5 jobs on one GPU the accounting has memory and utilization of 5, of which 1 took no GPU memory" in text
     assert "h100-sxm5-80gb: 5.00 GPU hours in 1.0 days, 3 % of what 8 GPUs have." in text
     assert "Today no job can have a part of h100, v100; here they count as if they were shared." in text

@@ -148,7 +148,11 @@ def test_the_step_is_that_of_one_gpu_known_less_well_and_the_parts_add_up() -> N
     assert by_name["optimizer"] == 8 * 122_880_000 / 4
 
 
-@pytest.mark.parametrize("how", [{}, {"checkpointing": True}, {"trainable": 0.1}, {"precision": "bf16"}])
+SHARDED = {"precision": "fp16", "strategy": "fsdp"}
+"""One GPU casts its weights in short kernels of their own; sharded ones are gathered in two bytes."""
+
+
+@pytest.mark.parametrize("how", [{}, {"checkpointing": True}, {"trainable": 0.1}, {"precision": "bf16"}, SHARDED])
 def test_two_gpus_are_never_known_better_than_one_of_the_same_job(how: dict[str, Any]) -> None:
     """A small model's kernels are short, and the last GPU was not measured: both count on two GPUs, too."""
     gpus, run = [builtin_catalogue().find(name) for name in ("a100", "rtx5090")], Workload(batch_size=1, **how)

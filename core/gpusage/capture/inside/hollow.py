@@ -20,6 +20,7 @@ LARGE_ELEMENTS = 1 << 24
 """Most elements of a result in memory; a larger one is a single zero, expanded."""
 LARGE_GRADIENTS = 1 << 26
 """Most weights of a module with gradients in memory; larger gradients are expanded zeros."""
+_NOT_SEEN = object()
 
 
 class _Zeros(torch.autograd.Function):
@@ -60,8 +61,8 @@ class HollowCalls:
         """Return the result of *call* for these arguments, with zeros as values and with its gradient, if any."""
         module = call.module
         key = _key(module, args, kwargs)
-        _, returned = self._outputs.get(key, (module, None))
-        if returned is None:
+        _, returned = self._outputs.get(key, (module, _NOT_SEEN))
+        if returned is _NOT_SEEN:
             with torch._C.DisableTorchFunctionSubclass(), unchanged(module), for_a_tracer():
                 returned = outputs_on_meta(module, *as_autocast(module, (args, kwargs)))
             if key and not any(hasattr(leaf, "__dict__") and _is_other(leaf) for leaf in tree_leaves(returned)):

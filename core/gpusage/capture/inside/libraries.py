@@ -42,7 +42,9 @@ class LibraryFinder:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                self._changes.pop(name)(module)
+                # Another finder may have asked this one again, so that the loader is wrapped twice.
+                if change := self._changes.pop(name, None):
+                    change(module)
 
             loader.exec_module = exec_module
         return spec

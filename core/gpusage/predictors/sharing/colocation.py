@@ -22,7 +22,7 @@ import numpy as np
 
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage.predictors.arrays import BoolArray, FloatArray
-from gpusage.predictors.artifacts import ColocationParameters, PartnerExponents, pretrained, shaped
+from gpusage.predictors.artifacts import ColocationParameters, Span, pretrained, shaped
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.sharing.host import SHARPNESS
 from gpusage_hooks import hookimpl
@@ -310,7 +310,7 @@ def learned_colocation(parameters: ColocationParameters) -> LearnedColocation:
 
 
 @lru_cache(maxsize=4096)
-def slowdown_with_partners(price: Interval, partners: int, powers: tuple[float, float] | None = None) -> Interval:
+def slowdown_with_partners(price: Interval, partners: int, powers: Span | None = None) -> Interval:
     """Return the slowdown of a job that costs *price* on its share, with so many *partners*.
 
     Args:
@@ -322,14 +322,13 @@ def slowdown_with_partners(price: Interval, partners: int, powers: tuple[float, 
         The point is with average partners, the lower end with partners that do nothing, the upper end with bad
         ones. Measured were two to five equal processes without percentages (ParvaGPU), and two jobs with 50 % each.
     """
-    learned = PartnerExponents(*powers) if powers else pretrained().slowdown.proportional.partners
-    return apply_partners(price, partners + 1, learned)
+    return apply_partners(price, partners + 1, powers or pretrained().slowdown.proportional.partners)
 
 
-def apply_partners(price: Interval, jobs: int, learned: PartnerExponents) -> Interval:
-    """Return *price* where *jobs* run on the GPU, as *learned* has it."""
-    value = price.value * _factor(price.value, jobs, learned.average)
-    bad = _factor(price.high, jobs, learned.bad) / _factor(price.value, jobs, learned.average)
+def apply_partners(price: Interval, jobs: int, powers: Span) -> Interval:
+    """Return *price* where *jobs* run on the GPU, by *powers* of their number."""
+    average, bad = _factor(price.value, jobs, powers[0]), _factor(price.high, jobs, powers[1])
+    value, bad = price.value * average, bad / average
     high = value * exp(hypot(log(price.high / price.value), log(max(bad, 1.0))))
     return Interval(value=value, low=price.low, high=high)
 

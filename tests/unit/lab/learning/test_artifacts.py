@@ -13,7 +13,6 @@ from gpusage.predictors.artifacts import (
     SHIPPED,
     Card,
     HostUncertainty,
-    PartnerExponents,
     SlowdownParameters,
     SlowdownRule,
     pretrained,
@@ -33,7 +32,7 @@ CARD = Card(purpose="a test", fitted_on=("nothing",), licences=("none",), ranges
 
 def test_an_artifact_has_the_same_bytes_whatever_order_its_parameters_stand_in(tmp_path: Path) -> None:
     first, second = {"b": [1 / 3, 2.0], "a": [0.0, np.float64(0.1)]}, {"a": [0.0, 0.1], "b": [0.333333, 2.0]}
-    host, partners = HostUncertainty(launch_s=1e-5, host=0.1, own=0.1), PartnerExponents(0.1, 0.2)
+    host, partners = HostUncertainty(launch_s=1e-5, host=0.1, own=0.1), (0.1, 0.2)
     rules = (
         SlowdownRule(growth=0.1, noise=0.2, working=working, host=host, filling_blocks=None, partners=partners)
         for working in (first, second)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage.predictors.artifacts import PartnerExponents
 from gpusage.predictors.sharing.colocation import apply_partners
 from gpusage_hooks.types import Interval
 from gpusage_lab.learning.slowdown_partners import PartnersRow, fitted_partners, partners_table
 
-LAW = PartnerExponents(average=0.1, bad=0.1)
+LAW = (0.1, 0.1)
 
 
 def row(family: str, price: float, jobs: int) -> PartnersRow:
@@ -21,7 +20,7 @@ ROWS = [row(family, price, jobs) for family in "abc" for jobs in (2, 3) for pric
 
 
 def test_the_law_that_made_the_rows_is_found_again() -> None:
-    assert fitted_partners(ROWS) == PartnerExponents(pytest.approx(0.1), pytest.approx(0.1))
+    assert fitted_partners(ROWS) == (pytest.approx(0.1), pytest.approx(0.1))
 
 
 def test_the_table_has_a_line_for_each_number_of_jobs_and_for_each_plainer_rule() -> None:
@@ -37,4 +36,4 @@ def test_the_table_has_a_line_for_each_number_of_jobs_and_for_each_plainer_rule(
 
 def test_without_rows_partners_add_nothing() -> None:
     """A site that trains on its own data may have no processes side by side among it."""
-    assert fitted_partners(()) == PartnerExponents(average=0.0, bad=0.0)
+    assert fitted_partners(()) == (0.0, 0.0)

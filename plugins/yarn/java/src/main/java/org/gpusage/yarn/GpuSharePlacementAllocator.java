@@ -7,6 +7,9 @@ import java.util.Optional;
 import java.util.Set;
 import org.apache.hadoop.classification.InterfaceAudience;
 import org.apache.hadoop.classification.InterfaceStability;
+import org.apache.hadoop.thirdparty.com.google.common.cache.CacheBuilder;
+import org.apache.hadoop.thirdparty.com.google.common.cache.CacheLoader;
+import org.apache.hadoop.thirdparty.com.google.common.cache.LoadingCache;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
@@ -50,19 +53,22 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
 
   private List<Integer> chosen;
 
+  /** What the scheduler takes containers' tags from; nothing else of it is read. It is slow to make, and all containers on a GPU carry the same. */
+  private static final LoadingCache<Set<String>, SchedulingRequest> TAGGED = CacheBuilder.newBuilder().maximumSize(10_000).build(
+      CacheLoader.from(tags -> SchedulingRequest.newBuilder().priority(Priority.newInstance(0)).allocationTags(tags).build()));
+
   /** A stock request, with the tags that the container is to carry. */
   private static final class Bound extends ContainerRequest {
-    private final Set<String> tags;
+    private final SchedulingRequest tagged;
 
     private Bound(ContainerRequest stock, Set<String> tags) {
       super(stock.getResourceRequests());
-      this.tags = tags;
+      tagged = TAGGED.getUnchecked(tags);
     }
 
-    /** Return what the scheduler takes the container's tags from; nothing else of it is read. */
     @Override
     public SchedulingRequest getSchedulingRequest() {
-      return SchedulingRequest.newBuilder().priority(Priority.newInstance(0)).allocationTags(tags).build();
+      return tagged;
     }
   }
 

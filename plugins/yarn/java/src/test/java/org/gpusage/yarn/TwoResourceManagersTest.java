@@ -4,6 +4,7 @@ package org.gpusage.yarn;
 import static org.gpusage.yarn.GpuShareResourceCalculatorTest.vector;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.AbstractList;
@@ -99,11 +100,13 @@ class TwoResourceManagersTest {
         };
     SchedulerNode node = NodeGpusTest.node(vector(8192, 32, 0, 200), counted);
     SchedulerRequestKey key = SchedulerRequestKey.create(RequestConverterTest.ask(64, 0, 50, 1));
-    allocator.updatePendingAsk(Collections.singletonList(RequestConverterTest.ask(64, 0, 50, 2)), false);
+    allocator.updatePendingAsk(Collections.singletonList(RequestConverterTest.ask(64, 0, 50, 3)), false);
     assertTrue(allocator.canAllocate(NodeType.OFF_SWITCH, node));
     Set<String> tags = allocator.allocate(key, NodeType.OFF_SWITCH, node).getSchedulingRequest().getAllocationTags();
     assertEquals(Collections.singleton("gpusage-gpu-1"), tags);
     assertEquals(1, counts[0]);
+    assertTrue(allocator.canAllocate(NodeType.OFF_SWITCH, node));
+    assertSame(tags, allocator.allocate(key, NodeType.OFF_SWITCH, node).getSchedulingRequest().getAllocationTags(), "made once for a GPU");
   }
 
   private static GpuSharePlacementAllocator<SchedulerNode> allocator(ResourceCalculator calculator, String plan) {
