@@ -84,7 +84,7 @@ def _scores(rows: list[Row]) -> Iterator[tuple[float, ...]]:
         shown = [np.nanmedian(each[:, 1]) for each in others if np.isfinite(each[:, 1]).any()]
         is_sure = bool(shown) and max(shown) <= MOST_APART * min(shown)
         factor = float(np.median(shown)) if is_sure else 1.0
-        after, _ = row.predict(replace(row.gpu, host_factor=factor, is_calibrated=is_sure))
+        after, _ = row.predict(replace(row.gpu, host_factor=factor))
         plain_s = float(np.median([np.median(each[:, 2]) for each in others])) * before.value
         misses = (abs(log(each / row.measured_s)) for each in (before.value, after.value, plain_s))
         hits = (each.low <= row.measured_s <= each.high for each in (before, after))

@@ -28,7 +28,6 @@ from gpusage_hooks.types import Workload
 Torch = Any
 """The module torch, or a module of it: nothing has types without it."""
 ROUNDS, ROUND_S, WARM_UP_S = 5, 2.0, 1.0
-TRIAL = "This is a trial on a processor: predictions do not read it."
 MOST_APART = 1.15
 """The longest round over the shortest: an idle host repeats itself."""
 PROBES: Mapping[str, tuple[tuple[int, ...], int, Callable[[Torch], tuple[Torch, ...]]]] = {
@@ -45,8 +44,6 @@ DEPTH = 16
 def calibrate(*, device: str, gpu: str, output: Path | None, as_json: bool) -> None:
     """Measure, and write the file of `gpusage.devices.calibration`."""
     torch, made, is_trial = import_library("torch"), make_advisor(), device == "cpu"
-    if is_trial:
-        click.echo(f"gpusage calibrate: {TRIAL}", err=True)
     reading = made.hooks.read_gpu(os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0])
     if not is_trial and (not torch.cuda.is_available() or (reading and reading.process_memory_bytes)):
         got = "one with other processes" if torch.cuda.is_available() else "none"
@@ -62,7 +59,7 @@ def calibrate(*, device: str, gpu: str, output: Path | None, as_json: bool) -> N
         module = torch.nn.Sequential(*(one for _ in range(DEPTH) for one in layers(torch.nn))).to(device)
         graph = graph_from_module(module, (torch.zeros(2, *sample, device=device),), name=name)
         for batch in (1, 2 if is_trial else large):
-            click.echo(f"gpusage calibrate: {name}, batch {batch}", err=True)
+            click.echo(f"gpusage calibrate: {'a trial, ' if is_trial else ''}{name}, batch {batch}", err=True)
             times_s = _times_s(torch, module, torch.randn(batch, *sample, device=device))
             if max(times_s) > MOST_APART * min(times_s) and not is_trial:
                 got = f"{1e3 * min(times_s):.3g} to {1e3 * max(times_s):.3g} ms"
@@ -81,8 +78,7 @@ def calibrate(*, device: str, gpu: str, output: Path | None, as_json: bool) -> N
     today = date.today().isoformat()  # noqa: DTZ011 - the day here
     about = {"schema": SCHEMA, "gpu": row.board, "device": device, "host": platform.node(), "measured_on": today}
     shown = {**host_figures(hosts), "gpu_factor": float(np.median(rates))}
-    versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
-    document = {**about, **shown, **versions, "models": models}
+    document = {**about, **shown, "torch": torch.__version__, "cuda": torch.version.cuda, "models": models}
     if not is_trial:
         checked(document)
     path = output or Path(f"{row.name}.calibration.json")
@@ -90,11 +86,11 @@ def calibrate(*, device: str, gpu: str, output: Path | None, as_json: bool) -> N
     if as_json:
         tables.print_json(document)
         return
-    found = (
+    sentences = (
         f"This host takes {shown['host_factor']:.2f} times as long as usual to launch kernels, and {row.name} "
         f"{shown['gpu_factor']:.2f} times as long as by its row. Name the file in gpusage.toml: [gpus] calibration."
     )
-    tables.show(f"{TRIAL if is_trial else found} Written to {path}.")
+    tables.show(f"{'A trial: predictions do not read it.' if is_trial else sentences} Written to {path}.")
 
 
 def host_figures(hosts: Sequence[float]) -> dict[str, float]:

@@ -83,8 +83,7 @@ def _text(path: str) -> str:
     try:
         # A pipe without a writer would keep the daemon waiting.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            content = file.read(MOST_BYTES + 1) if is_regular else b""
+            content = file.read(MOST_BYTES + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
         json.loads(content)  # a longer one ends within its table
         return content.decode()
     except (OSError, ValueError, RecursionError) as error:
@@ -109,5 +108,4 @@ def _calibrated(texts: tuple[tuple[str, str], ...], known: Catalogue) -> tuple[C
         if older:
             trouble = f"File {older!r} of 'gpus.calibration' is not used: {reason}"
             _log.warning("%s", trouble)
-    figures = {board: {"host_factor": factor, "is_calibrated": True} for board, (_, _, factor) in newest.items()}
-    return known.with_figures(figures) if figures else known, trouble
+    return known.with_figures({board: {"host_factor": factor} for board, (*_, factor) in newest.items()}), trouble

@@ -89,12 +89,9 @@ class Catalogue:
 
         A name that no row has is left alone.
         """
-        rates = {name_key(name): rate for name, rate in gbit_per_s.items() if rate > 0}
+        rates = {name_key(name): rate * BYTES_PER_GBIT for name, rate in gbit_per_s.items() if rate > 0}
         named = {self._by_key[key].name: rate for key, rate in rates.items() if key in self._by_key}
-        if not named:
-            return self
-
-        return self.with_figures({name: {"network_bytes_per_s": named[name] * BYTES_PER_GBIT} for name in named})
+        return self.with_figures({name: {"network_bytes_per_s": rate} for name, rate in named.items()})
 
     def calibrated(self, paths: Sequence[str]) -> Catalogue:
         """Return the catalogue with what `gpusage calibrate` wrote to the files at *paths*."""
@@ -104,9 +101,10 @@ class Catalogue:
 
     def with_figures(self, figures: Mapping[str, Mapping[str, Any]]) -> Catalogue:
         """Return the catalogue with *figures* of boards, which their slices have too; each name stands for its row."""
+        if not figures:
+            return self
         site = Catalogue([replace(row, **figures.get(row.board, {})) for row in self._rows])
-        by_name = {row.name: row for row in site}
-        site._by_key = {key: by_name[row.name] for key, row in self._by_key.items()}
+        site._by_key = {key: site._by_key[name_key(row.name)] for key, row in self._by_key.items()}
         return site
 
     def with_aliases(self, names: Mapping[str, str]) -> Catalogue:

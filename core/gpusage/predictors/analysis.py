@@ -65,10 +65,7 @@ class GpuAnalysis:
     def __init__(self, step: StepWork, gpus: Sequence[Gpu]) -> None:
         # A host was measured by eager steps: of others it shows nothing.
         is_eager = engine_of(step.workload) == "eager"
-        self.gpus = tuple(
-            gpu if is_eager or not gpu.is_calibrated else replace(gpu, host_factor=1.0, is_calibrated=False)
-            for gpu in gpus
-        )
+        self.gpus = tuple(gpu if is_eager or gpu.host_factor == 1.0 else replace(gpu, host_factor=1.0) for gpu in gpus)
         self.graph = step.graph
         self.workload = step.workload
         self.kernels = step.kernels

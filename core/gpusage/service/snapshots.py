@@ -148,8 +148,7 @@ class State:
         """Read changed files again, and publish a new snapshot where that changes anything."""
         self._watcher.reload_if_changed()
         # Files of calibrations may hang: nobody else waits then, and the last settings stay in force.
-        configuration = self._watcher.configuration
-        self._site = configuration, self._advisor.configured(configuration)
+        self._site = self._watcher.configuration, self._advisor.configured(self._watcher.configuration)
         self._publish()
 
     def set_learned(self, learned: Learned) -> None:
