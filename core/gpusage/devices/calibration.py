@@ -1,6 +1,6 @@
 """What `gpusage calibrate` measured on a site's hosts, in a file for each kind of GPU.
 
-A file in doubt is left out with a sentence, in the log and in `gpusage doctor`: predictions go on without it.
+A file in doubt is left out with a sentence, in the log and by `doctor`: predictions go on without it.
 """
 
 from __future__ import annotations

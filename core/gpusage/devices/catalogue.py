@@ -93,12 +93,6 @@ class Catalogue:
         named = {self._by_key[key].name: rate for key, rate in rates.items() if key in self._by_key}
         return self.with_figures({name: {"network_bytes_per_s": rate} for name, rate in named.items()})
 
-    def calibrated(self, paths: Sequence[str]) -> Catalogue:
-        """Return the catalogue with what `gpusage calibrate` wrote to the files at *paths*."""
-        from gpusage.devices.calibration import calibrated  # few sites have one
-
-        return calibrated(paths, self)[0] if paths else self
-
     def with_figures(self, figures: Mapping[str, Mapping[str, Any]]) -> Catalogue:
         """Return the catalogue with *figures* of boards, which their slices have too; each name stands for its row."""
         if not figures:

@@ -42,11 +42,16 @@ def written(folder: Path, **changes: object) -> str:
     return str(path)
 
 
+def at_site(*paths: str) -> Catalogue:
+    """Return the catalogue of a site that names these files."""
+    return calibrated(paths, builtin_catalogue())[0]
+
+
 def test_a_published_run_on_a_slow_host_is_as_predicted_once_others_there_were_measured(tmp_path: Path) -> None:
     """EfficientNet-B0, PyTorch NGC 21.03, one picture in fp32: 13.15 ms (NVIDIA's DeepLearningExamples)."""
     graph, workload = ADVISOR.read("timm:efficientnet_b0"), Workload(batch_size=1, mode="infer")
     misses = []
-    for catalogue in (builtin_catalogue(), builtin_catalogue().calibrated([written(tmp_path)])):
+    for catalogue in (builtin_catalogue(), at_site(written(tmp_path))):
         (need,) = ADVISOR.predict(graph, workload, [catalogue.find(V100)])
         misses.append(abs(log(need.step_time_s.value / 13.15e-3)))
         assert ("By this site's calibration, hosts take 2.2 times" in " ".join(need.notes)) == (len(misses) == 2)
@@ -76,7 +81,7 @@ def step_s(workload: Workload, gpu: Gpu) -> tuple[float, float]:
 @pytest.mark.parametrize("kind", WORKLOADS)
 def test_a_host_as_usual_changes_nothing_and_a_slower_one_makes_nothing_faster(kind: str, tmp_path: Path) -> None:
     usual = builtin_catalogue().find(V100)
-    known = [builtin_catalogue().calibrated([written(tmp_path, host_factor=each)]) for each in (0.5, 1.0001, 1.5, 4.0)]
+    known = [at_site(written(tmp_path, host_factor=each)) for each in (0.5, 1.0001, 1.5, 4.0)]
     steps_s = [step_s(WORKLOADS[kind], catalogue.find(V100)) for catalogue in known]
     value, width = step_s(WORKLOADS[kind], usual)
     assert steps_s[1][0] == pytest.approx(value, rel=1e-3)
@@ -87,7 +92,7 @@ def test_a_host_as_usual_changes_nothing_and_a_slower_one_makes_nothing_faster(k
 
 
 def test_the_note_stands_where_the_host_shows_alone(tmp_path: Path) -> None:
-    catalogue = builtin_catalogue().calibrated([written(tmp_path)])
+    catalogue = at_site(written(tmp_path))
     busy = Workload(batch_size=1024)
     known = replace(WORKLOADS["inference"], alone=SoloRun(step_time_s=0.05))
     for gpu, run, is_noted in (
@@ -114,19 +119,19 @@ def test_a_step_shows_the_host_that_made_it() -> None:
 
 def test_slices_have_their_boards_host_and_other_gpus_a_usual_one(tmp_path: Path) -> None:
     paths = [written(tmp_path, gpu="a100"), written(tmp_path, host_factor=1.1)]
-    known = builtin_catalogue().calibrated(paths)
-    assert known is builtin_catalogue().calibrated(paths)  # as predictors cache by identity
+    known = at_site(*paths)
+    assert known is at_site(*paths)  # as predictors cache by identity
     slice_, other = known.find("a100-sxm4-40gb:3g.20gb"), known.find("t4")
     assert slice_.host_factor == 2.2
     assert other == builtin_catalogue().find("t4")
     assert known.find("v100").host_factor == 1.1
-    assert builtin_catalogue().calibrated([]) is builtin_catalogue()
+    assert at_site() is builtin_catalogue()
 
 
 def test_names_of_the_site_stand_for_the_same_gpus_beside_a_calibration_and_networks(tmp_path: Path) -> None:
     names = {"v100": "p100", "big": "h100"}
     plain = builtin_catalogue().with_aliases(names)
-    site = plain.with_networks({"h100": 400.0}).calibrated([written(tmp_path, gpu="big")])
+    site = calibrated([written(tmp_path, gpu="big")], plain.with_networks({"h100": 400.0}))[0]
     assert [site.find(each).name for each in names] == [plain.find(each).name for each in names]
     assert plain.find("v100").name == "p100-pcie-16gb"
     assert (site.find("h100").host_factor, site.find("v100").host_factor) == (2.2, 1.0)
@@ -180,16 +185,16 @@ def test_a_file_in_doubt_is_left_out_with_a_sentence(
 ) -> None:
     path = written(tmp_path, **changes)
     known = builtin_catalogue()
-    other = Catalogue([*known]).calibrated([path, written(tmp_path, gpu="a100-sxm4-40gb")])
+    other = at_site(path, written(tmp_path, gpu="a100-sxm4-40gb"))
     assert other.find("v100").host_factor == 1.0
-    assert known.calibrated([path]) is known
+    assert at_site(path) is known
     (line,) = {record.getMessage() for record in caplog.records}
     assert line.startswith(f"File {path!r} of 'gpus.calibration' is not used: {sentence}")
 
 
 def test_an_old_file_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old = (date.today() - timedelta(days=500)).isoformat()  # noqa: DTZ011 - as the command writes it
-    assert builtin_catalogue().calibrated([written(tmp_path, measured_on=old)]) is builtin_catalogue()
+    assert at_site(written(tmp_path, measured_on=old)) is builtin_catalogue()
     assert "'measured_on' of a calibration must be a day of the last 400; got" in caplog.text
 
 
