@@ -61,39 +61,39 @@ class WholeGpuLabelsTest {
   void whatYarnServesOnEveryLabelThatIsNotExclusiveStaysAsItIs() throws Exception {
     node("a100", false, vector(8192, 32, 4, 0), false);
     node("v100", false, vector(8192, 32, 4, 0), true);
-    assertAsked(1, null, vector(64, 1, 1, 0));
+    assertRequest(1, null, vector(64, 1, 1, 0));
     node("s100", false, vector(8192, 32, 0, 400), true);
-    assertAsked(4, null, vector(64, 1, 4, 0));
+    assertRequest(4, null, vector(64, 1, 4, 0));
   }
 
   @Test
   void moreThanTheNodesOfLabelsThatAreNotExclusiveHaveGoesToSharesAsBefore() throws Exception {
     node("v100", false, vector(8192, 32, 2, 0), true);
-    assertAsked(4, null, vector(64, 1, 4, 0));
+    assertRequest(4, null, vector(64, 1, 4, 0));
     node("s100", false, vector(8192, 32, 0, 400), true);
-    assertAsked(4, "s100", vector(64, 1, 0, 400));
+    assertRequest(4, "s100", vector(64, 1, 0, 400));
   }
 
   @Test
   void theLabelWithRoomNowComesFirst() throws Exception {
     node("a100", true, vector(8192, 32, 4, 0), false);
     node("v100", true, vector(8192, 32, 4, 0), true);
-    assertAsked(1, "v100", vector(64, 1, 1, 0));
+    assertRequest(1, "v100", vector(64, 1, 1, 0));
   }
 
   @Test
   void aLabelWhoseNodesNeverFitIsNotChosen() throws Exception {
     node("a100", true, vector(8192, 32, 2, 0), true);
     node("v100", true, vector(8192, 32, 4, 0), false);
-    assertAsked(4, "v100", vector(64, 1, 4, 0));
+    assertRequest(4, "v100", vector(64, 1, 4, 0));
   }
 
   @Test
   void shareNodesThatFitWinOverWholeOnesThatNeverDo() throws Exception {
     node("a100", true, vector(8192, 32, 0, 400), true);
     node("v100", true, vector(8192, 32, 2, 0), true);
-    assertAsked(4, "a100", vector(64, 1, 0, 400));
-    assertAsked(2, "v100", vector(64, 1, 2, 0));
+    assertRequest(4, "a100", vector(64, 1, 0, 400));
+    assertRequest(2, "v100", vector(64, 1, 2, 0));
   }
 
   @Test
@@ -120,7 +120,7 @@ class WholeGpuLabelsTest {
     assertMaster(null, vector(64, 1, 1, 0));
   }
 
-  private void assertAsked(long gpus, String label, Resource capability) throws Exception {
+  private void assertRequest(long gpus, String label, Resource capability) throws Exception {
     ResourceRequest ask = RequestConverterTest.ask(64, gpus, 0, 1);
     AllocateRequest request = AllocateRequest.newBuilder().askList(Collections.singletonList(ask)).build();
     allocate(request);
