@@ -85,8 +85,8 @@ BUDGETS = {
         # issue 36: 10 forms, 263 plan slices; 37: 142 simulator, 82 month, 21 partners, 23 a waiting site;
         # 38: 88 known steps, 82 intervals, 72 several GPUs, 15 shares; 37: 186 less, tables in core, 40 learned pairs;
         # 35: 8 the history's writer, from core, 25 less for columns and tables; 39: 1 resource types;
-        # 38: 82 calibrations
-        limit=20_600 + 10 + 263 + 142 + 82 + 21 + 23 + 88 + 82 + 72 - 186 + 40 + 8 - 24 + 15 + 82
+        # 38: 87 calibrations
+        limit=20_600 + 10 + 263 + 142 + 82 + 21 + 23 + 88 + 82 + 72 - 186 + 40 + 8 - 24 + 15 + 87
     ),
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),

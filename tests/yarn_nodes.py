@@ -10,8 +10,17 @@ def relabel(sandbox: Sandbox, node: str, label: str) -> None:
     name = sandbox.node_id(node)
     sandbox.java_client("org.apache.hadoop.yarn.client.cli.RMAdminCLI", "-replaceLabelsOnNode", f"{name}={label}")
 
-    def has_label() -> bool:
-        (actual,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == name]
-        return actual.get("nodeLabels", []) == [label] * bool(label)
+    def is_scheduled() -> bool:
+        # The nodes' labels are the label manager's: the scheduler hears of a change later, and then sums up again.
+        memory_mb, nodes = dict[str, int](), sandbox.get("nodes")["nodes"]["node"]
+        for each in nodes:
+            (actual,) = each.get("nodeLabels") or [""]
+            memory_mb[actual] = memory_mb.get(actual, 0) + each["totalResource"]["memory"]
+            if each["id"] == name and actual != label:
+                return False
+        root = sandbox.get("scheduler")["scheduler"]["schedulerInfo"]
+        partitions = root["capacities"]["queueCapacitiesByPartition"]
+        scheduled_mb = {each["partitionName"]: each["effectiveMinResource"]["memory"] for each in partitions}
+        return all(scheduled_mb[partition] == memory_mb.get(partition, 0) for partition in ("", label, *memory_mb))
 
-    sandbox.wait_for(has_label, f"{name} has the label {label!r}")
+    sandbox.wait_for(is_scheduled, f"the scheduler has {name} in the partition {label!r}")

@@ -11,7 +11,7 @@ from yarn_pairs import Mode, YarnPair
 
 pytestmark = [pytest.mark.yarn, pytest.mark.clients]
 MODES: tuple[Mode, ...] = get_args(Mode)
-IN_CI = {(SHELL, "enforce"), (SHELL, "dead"), (SPARK, "enforce"), (RANKS, "enforce")}
+IN_CI = {(SHELL, "enforce"), (SHELL, "observe"), (SHELL, "dead"), (SPARK, "enforce"), (RANKS, "enforce")}
 
 
 def matrix(*clients: Client) -> list[object]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
+import yarn_applications as apps
 from gpusage_hooks.errors import RequestError
-from gpusage_sandboxes.gpusaged import DAEMON, start_gpusaged, write_gpusage_toml
+from gpusage_sandboxes.gpusaged import DAEMON, start_gpusaged, stop_gpusaged, write_gpusage_toml
 from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.yarn.hadoop import prepare_java
 from gpusage_sandboxes.yarn.jar import build_jar
@@ -51,8 +53,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     )
     with start_sandbox(plan) as sandbox:
         write_gpusage_toml(sandbox.layout, "enforce", "[learning]\nrefresh_s = 1\n")
-        start_gpusaged(sandbox)
         yield sandbox
+
+
+@pytest.fixture
+def fresh_cluster(cluster: Sandbox) -> Iterator[Sandbox]:
+    """Return the cluster; gpusage remembers nothing of another test's jobs, or of this one's first try."""
+    for path in cluster.layout.state.glob("decisions.db*"):
+        path.unlink()
+    start_gpusaged(cluster)
+    yield cluster
+    stop_gpusaged(cluster)
+
+
+def newest_application(cluster: Sandbox) -> str:
+    """Return the application that was submitted last."""
+    return str(max(app["id"] for app in apps.applications(cluster)))
 
 
 @pytest.mark.parametrize(
@@ -62,10 +78,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         ("cluster", "model=large.onnx,batch=1,mode=infer", "FAILED", "failed"),  # of which the first case says nothing
     ],
 )
-def test_the_next_try_is_whole(cluster: Sandbox, mode: str, comment: str, end: str, outcome: str) -> None:
+def test_the_next_try_is_whole(fresh_cluster: Sandbox, mode: str, comment: str, end: str, outcome: str) -> None:
     """YARN counts Spark as succeeded where its driver is none of its containers; no sampler sees the other one."""
-    if outcome == "failed":
-        (cluster.layout.etc / NO_SAMPLER).touch()
+    cluster = fresh_cluster
+    forbidden = cluster.layout.etc / NO_SAMPLER
+    forbidden.touch() if outcome == "failed" else forbidden.unlink(missing_ok=True)
     settings = {"spark.submit.deployMode": mode, "spark.task.maxFailures": "1", "spark.yarn.maxAppAttempts": "1"}
     client = Client(name=f"misses-{mode}", command=partial(spark, settings=settings), comment=comment, training="large")
     first = run_client(cluster, client)
@@ -73,8 +90,9 @@ def test_the_next_try_is_whole(cluster: Sandbox, mode: str, comment: str, end: s
     assert first.application == f"FINISHED {end}", first.printed
     assert max(first.shares) < 100
 
-    log = cluster.layout.log_file(DAEMON)
-    cluster.wait_for(lambda: f": {outcome} |" in log.read_text(), "gpusaged has recorded the miss")
+    # The nodes go on to show the usage of an earlier test's application.
+    log, miss = cluster.layout.log_file(DAEMON), re.compile(rf"{newest_application(cluster)} of .*: {outcome} \|")
+    cluster.wait_for(lambda: miss.search(log.read_text()), "gpusaged has recorded the miss")
     tries = [run_client(cluster, client)]
     while tries[-1].shares != [100] and len(tries) < TRIES:
         tries.append(run_client(cluster, client))

@@ -343,7 +343,10 @@ def failures_of(observations: Iterable[Observation], least_s: float, failures: F
         least_s: A run that was sampled for less does not show its memory.
         failures: Of other users' jobs, which stay.
     """
-    for each in sorted(observations, key=lambda each: each.usage.ended_at_s):
+    ordered = sorted(observations, key=lambda each: each.usage.ended_at_s)
+    # One container that ran out of memory decides for its whole job, whichever container ends last.
+    starved = {(each.usage.job_id, each.usage.number) for each in ordered if each.usage.outcome == "out_of_memory"}
+    for each in ordered:
         usage, identity = each.usage, each.decision.identity if each.decision else None
         # In the other modes the job had its own request.
         if each.decision is None or identity is None or each.decision.mode != "enforce":
@@ -356,7 +359,8 @@ def failures_of(observations: Iterable[Observation], least_s: float, failures: F
         elif usage.outcome in SOUND and identity.fingerprint in failures:
             # A whole GPU that the job did not need says nothing, unless its memory was measured.
             shows_memory = usage.memory_bytes is not None and usage.sampled_s >= least_s
-            if on_share or shows_memory:
+            is_starved = usage.granted.share_percent < WHOLE_PERCENT and (usage.job_id, usage.number) in starved
+            if (on_share or shows_memory) and not is_starved:
                 model = identity.fingerprint
                 failures = {**failures, model: failures[model] - likenesses(model, identity)}
 

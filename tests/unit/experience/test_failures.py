@@ -48,6 +48,12 @@ FAILED = run("failed", 100)
         ((run("failed", 100, SLICE),), True),
         ((run("out_of_memory", 100, SLICE), run("completed", 200, SLICE)), False),  # a larger one was enough
         ((run("out_of_memory", 100, SLICE), run("completed", 200, WHOLE, memory_bytes=None)), True),
+        # Another container of the same job: its end, and its memory, tell nothing.
+        ((run("out_of_memory", 100), run("completed", 101)), True),
+        ((run("out_of_memory", 100), run("completed", 101, memory_bytes=2**30, sampled_s=600.0)), True),
+        ((run("completed", 99, memory_bytes=2**30, sampled_s=600.0), run("out_of_memory", 100)), True),
+        ((run("out_of_memory", 100), run("completed", 101), run("completed", 200, job_id="next")), False),
+        ((run("out_of_memory", 100), run("completed", 200, WHOLE, memory_bytes=2**30, sampled_s=600.0)), False),
     ],
 )
 def test_a_failure_in_a_share_holds_until_a_share_was_enough_or_the_memory_is_told(

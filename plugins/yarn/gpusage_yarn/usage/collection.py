@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -37,6 +37,8 @@ OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {"SUCCEEDED": "completed", "FAILED": "failed", "KILLED": "cancelled"}
 )
 """By YARN's final states, which are the application's and not the container's."""
+LYING_TYPE = "SPARK"
+"""Of the only master known to end as ``SUCCEEDED`` after its job has failed; its executors' words count for more."""
 RECENT_S = 3600.0
 """gpusaged asks every minute or so; one that was away for so long still hears of them."""
 
@@ -60,8 +62,10 @@ def collect_usage(
         with suppress(RequestError):  # it is forgotten, or never was
             reports[identity] = get(f"apps/{identity}")["app"]
 
+    ends = ((application_of(usage.job_id), usage.granted.share_percent, usage.outcome) for usage in seen)
+    starved = {(identity, percent) for identity, percent, outcome in ends if outcome == "out_of_memory"}
     sampled = [
-        _complete_usage(usage, report, catalogue)
+        _complete_usage(usage, report, catalogue, starved)
         for usage in seen
         if (report := reports.get(application_of(usage.job_id))) and report.get("state") in ENDED
     ]
@@ -77,13 +81,16 @@ def application_of(container: str) -> str:
     return f"application_{match[1]}_{match[2]}" if match else ""
 
 
-def _complete_usage(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
-    """Return *usage*, which a node measured, completed from the ResourceManager's *report*."""
+def _complete_usage(usage: Usage, report: Document, catalogue: GpuCatalogue, starved: Container[object]) -> Usage:
+    """Return *usage*, which a node measured, completed from the ResourceManager's *report*.
+
+    *starved* has the applications, each with its share, of which a container ran out of memory by its own words.
+    """
     outcome = parse_outcome(report)
     ran_out = any(sentence.startswith(f"{usage.job_id} ") for sentence in outcome.out_of_memory_messages())
 
-    # Another master's end need not be its job's: that of Spark in client mode is always SUCCEEDED.
-    ran_out |= usage.outcome == "out_of_memory" and report.get("applicationType") != TYPE
+    # Spark in client mode ends as SUCCEEDED whatever happened; a task that failed in one container ended all of them.
+    ran_out |= report.get("applicationType") == LYING_TYPE and (report["id"], usage.granted.share_percent) in starved
     return replace(
         usage,
         **_identity_of(report),

@@ -35,8 +35,10 @@ from gpusage_hooks.types import Allocation, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_yarn.settings import MANAGER
 
-LOG_BYTES = 65_536
-"""Read of a log's end: frameworks tell how they ended after what ended them."""
+LOG_BYTES, LOG_COUNT, LINE_LENGTH, LOGS_S = 65_536, 16, 4096, 5.0
+"""Read of each log's end, of how many, of each line, and for how long: the user writes them, in any amount."""
+FAILED_TASK = "Exception in task"
+"""Logged by Spark's executor where a program has not handled its error; one that tries batch sizes has."""
 REPORT_FILE = "letter"
 """The file's name; UsageSampler.java has it too."""
 _ENDS = (signal.SIGTERM, signal.SIGINT)
@@ -59,27 +61,35 @@ def main(words: Sequence[str]) -> None:
     # The signals are waited for, not handled, so that one that comes early is not lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     folder = UsageSpool(Path(path), "")
+    parent = os.getppid()
     usage = _sampled(folder, job_of(container, device), int(percent))
-    if int(percent) < WHOLE_PERCENT and says_out_of_memory(os.environ):
+    # A container whose NodeManager has died goes on.
+    if int(percent) < WHOLE_PERCENT and os.getppid() == parent and says_out_of_memory(os.environ):
         usage = replace(usage, outcome="out_of_memory")
     if usage.gpu:
         append_report(folder, usage)
 
 
 def says_out_of_memory(environment: Mapping[str, str]) -> bool:
-    """Return whether a container's own logs end with CUDA's words for it, which its application's end may not tell.
+    """Return whether a container's own logs end with CUDA's words for it, and with a failed task of Spark's.
+
+    Of Spark in client mode, the application's end does not tell.
 
     Args:
         environment: Of this process, in which the NodeManager names words and folder; neither where the container
             runs as another user, who may not be allowed to read what this process may.
     """
     words = re.compile(environment.get("GPUSAGE_OUT_OF_MEMORY", "(?!)"))
-    for log in Path(environment.get("GPUSAGE_LOGS", os.devnull)).glob("*[rg]"):  # stderr, NAME.err, NAME.log
+    lines, end_s = list[str](), time.monotonic() + LOGS_S
+    logs = Path(environment.get("GPUSAGE_LOGS", os.devnull)).glob("*[rg]")  # stderr, NAME.err, NAME.log
+    for log in sorted(logs, key=lambda log: log.name != "stderr")[:LOG_COUNT]:
         with suppress(OSError), os.fdopen(os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
-            if words.search(file.read(LOG_BYTES).decode(errors="replace")):
-                return True
-    return False
+            lines += file.read(LOG_BYTES).decode(errors="replace").splitlines()
+
+    # Within a line the words may take the square of its length.
+    timely = (line[:LINE_LENGTH] for line in reversed(lines) if time.monotonic() < end_s)
+    return any(FAILED_TASK in line for line in lines) and any(map(words.search, timely))
 
 
 def job_of(container: str, device: str) -> SampledJob:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.node.sampler.usage_reports import append_usage_reports
-from gpusage_hooks.types import Usage
+from gpusage_hooks.types import Allocation, Usage
 from gpusage_yarn.cluster.resource_manager import RefusedError
 from gpusage_yarn.share_plan import TYPE
 from gpusage_yarn.usage.collection import application_of, collect_usage
@@ -32,6 +32,7 @@ REPORT: dict[str, Any] = {
     "startedTime": 4000,
     "finishedTime": 20000,
 }
+STARVED = replace(SEEN, outcome="out_of_memory", granted=Allocation(division="percentage", share_percent=40))
 STORY = f"{CONTAINER} ran out of GPU memory in its share of 40, and its command ran again with a whole GPU"
 
 
@@ -76,11 +77,26 @@ def test_a_miss_without_a_letter_is_told_too() -> None:
     assert (usage.outcome, usage.started_at_s) == ("out_of_memory", 4.0)
 
 
-def test_what_a_container_says_counts_for_more_than_the_end_under_another_s_master() -> None:
-    """Spark in client mode always ends as SUCCEEDED; our own master says itself which of its containers starved."""
-    starved = replace(SEEN, outcome="out_of_memory")
-    (ours,), (spark,) = collected(starved), collected(starved, applicationType="SPARK")
-    assert (ours.outcome, spark.outcome) == ("completed", "out_of_memory")
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [("SPARK", "out_of_memory"), ("Apache Flink", "completed"), ("YARN", "completed"), (TYPE, "completed")],
+)
+def test_what_a_container_says_counts_for_more_than_the_end_of_spark_s_master(kind: str, outcome: str) -> None:
+    """Spark in client mode always ends as SUCCEEDED; another's job that ended well has handled what it wrote of."""
+    (usage,) = collected(STARVED, applicationType=kind)
+    assert usage.outcome == outcome
+
+
+@pytest.mark.parametrize("later_s", [-1.0, 1.0])
+def test_one_container_out_of_memory_decides_for_all_of_the_same_share(later_s: float) -> None:
+    other = replace(STARVED, job_id="container_1_0002_01_000003", outcome="unknown", ended_at_s=9.0 + later_s)
+    for order in ((STARVED, other), (other, STARVED)):
+        outcomes = [usage.outcome for usage in collected(*order, applicationType="SPARK")]
+        assert outcomes == ["out_of_memory", "out_of_memory"]
+    whole = replace(other, granted=Allocation())
+    assert [usage.outcome for usage in collected(STARVED, whole, applicationType="SPARK")][1] == "completed"
+    stranger = replace(other, job_id="container_1_0003_01_000002")
+    assert [usage.outcome for usage in collected(stranger, applicationType="SPARK")] == []
 
 
 def test_a_failure_under_another_s_master_is_told_without_a_letter() -> None:
