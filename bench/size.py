@@ -67,9 +67,9 @@ class Budget:
         return figure >= self.limit if self.at_least else figure <= self.limit
 
 
-OLDER = 41_276 - 300 + 184
+OLDER = 41_276 - 300 + 200
 """Of before the issues below; issue 35 saved the second number in core but its capture, commands and reports, in hooks
-and in plugins/slurm. 184 are of calibrations, of issue 38."""
+and in plugins/slurm. 200 are of calibrations and of processes that share a GPU, of issue 38."""
 
 BUDGETS = {
     "lines of code: core, hooks, plugins": Budget(
