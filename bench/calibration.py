@@ -27,9 +27,11 @@ from gpusage_hooks.types import Gpu, Interval
 from gpusage_lab.learning.step_samples import measurements, refit
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published.comparison import compare, is_of_slow_t4
+from gpusage_lab.published.rows import LANGUAGE, VISION
 from gpusage_planning.zoo import load_zoo
 
 MODELS, MOST_APART = 3, 2.0
+USUAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 HEAD = (
     "| campaign | n | host | usual | calibrated | plain factor | inside %, usual | calibrated | high/low | calibrated |"
 )
@@ -84,7 +86,7 @@ def _scores(rows: list[Row]) -> Iterator[tuple[float, ...]]:
         shown = [np.nanmedian(each[:, 1]) for each in others if np.isfinite(each[:, 1]).any()]
         is_sure = bool(shown) and max(shown) <= MOST_APART * min(shown)
         factor = float(np.median(shown)) if is_sure else 1.0
-        after, _ = row.predict(replace(row.gpu, host_factor=factor, is_calibrated=is_sure))
+        after, _ = row.predict(replace(row.gpu, host_factor=factor))
         plain_s = float(np.median([np.median(each[:, 2]) for each in others])) * before.value
         misses = (abs(log(each / row.measured_s)) for each in (before.value, after.value, plain_s))
         hits = (each.low <= row.measured_s <= each.high for each in (before, after))
@@ -92,11 +94,15 @@ def _scores(rows: list[Row]) -> Iterator[tuple[float, ...]]:
 
 
 @click.command(help=__doc__)
-@click.option("--data", "folder", type=click.Path(path_type=Path), required=True)
+@click.option("--data", "folder", type=click.Path(path_type=Path), default=USUAL)
 def main(*, folder: Path) -> None:
-    """Print the table."""
-    campaigns: dict[str, list[Row]] = {}
-    for row in _rows(DataFolder(folder, is_sealed=True)):
+    """Print the table; without the published rows, say so and end well."""
+    data, campaigns = DataFolder(folder, is_sealed=True), dict[str, list[Row]]()
+    if VISION not in data or LANGUAGE not in data:
+        click.echo(f"Folder '{folder}' must have {VISION} and {LANGUAGE}; got others. Name it with --data.", err=True)
+        return
+
+    for row in _rows(data):
         campaigns.setdefault(row.campaign, []).append(row)
     scores = {name: [*_scores(rows)] for name, rows in campaigns.items() if len({row.family for row in rows}) > MODELS}
     scores["all"] = [score for each in scores.values() for score in each]

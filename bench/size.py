@@ -67,9 +67,9 @@ class Budget:
         return figure >= self.limit if self.at_least else figure <= self.limit
 
 
-OLDER = 41_276 - 300 + 184
+OLDER = 41_276 - 300 + 200
 """Of before the issues below; issue 35 saved the second number in core but its capture, commands and reports, in hooks
-and in plugins/slurm. 184 are of calibrations, of issue 38."""
+and in plugins/slurm. 200 are of calibrations and of processes that share a GPU, of issue 38."""
 
 BUDGETS = {
     "lines of code: core, hooks, plugins": Budget(
@@ -85,8 +85,8 @@ BUDGETS = {
         # issue 36: 10 forms, 263 plan slices; 37: 142 simulator, 82 month, 21 partners, 23 a waiting site;
         # 38: 88 known steps, 82 intervals, 72 several GPUs, 15 shares; 37: 186 less, tables in core, 40 learned pairs;
         # 35: 8 the history's writer, from core, 25 less for columns and tables; 39: 1 resource types;
-        # 38: 82 calibrations
-        limit=20_600 + 10 + 263 + 142 + 82 + 21 + 23 + 88 + 82 + 72 - 186 + 40 + 8 - 24 + 15 + 82
+        # 38: 87 calibrations
+        limit=20_600 + 10 + 263 + 142 + 82 + 21 + 23 + 88 + 82 + 72 - 186 + 40 + 8 - 24 + 15 + 87
     ),
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),

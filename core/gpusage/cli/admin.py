@@ -17,7 +17,7 @@ from typing import Any, Literal
 import click
 
 from gpusage.boundary.edits import Edit, make_edits
-from gpusage.devices.calibration import read_hosts
+from gpusage.devices.calibration import calibrated
 from gpusage.devices.catalogue import Catalogue
 from gpusage.node.dividing.programs import Offers, host_offers
 from gpusage.plugins.loading import load_hooks
@@ -136,7 +136,8 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
     if trouble and status:
         configuration = in_force(status)
     hooks = load_hooks()
-    catalogue, gpus = Catalogue(hooks.describe_gpus()), configuration.gpus
+    gpus = configuration.gpus
+    catalogue = Catalogue(hooks.describe_gpus()).with_aliases(gpus.aliases)
     step, store_trouble, now_s = "", "", time.time()
     try:
         with closing(open_store(configuration.store.url)) as opened:
@@ -154,7 +155,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         socket=socket,
         killed=Path(configuration.kill_switch).exists(),
         plugin_troubles=hooks.troubles(),
-        gpus_trouble=catalogue.alias_trouble(gpus.aliases) or read_hosts(gpus.calibration)[1],
+        gpus_trouble=catalogue.alias_trouble(gpus.aliases) or calibrated(gpus.calibration, catalogue)[1],
         offers=host_offers(),
         next_step=step,
         store_trouble=store_trouble,

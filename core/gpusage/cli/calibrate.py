@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def calibrate(*, device: str, gpu: str, output: Path | None, as_json: bool) -> N
         module = torch.nn.Sequential(*(one for _ in range(DEPTH) for one in layers(torch.nn))).to(device)
         graph = graph_from_module(module, (torch.zeros(2, *sample, device=device),), name=name)
         for batch in (1, 2 if is_trial else large):
-            click.echo(f"gpusage calibrate: {name}, batch {batch}", err=True)
+            click.echo(f"gpusage calibrate: {'a trial, ' if is_trial else ''}{name}, batch {batch}", err=True)
             times_s = _times_s(torch, module, torch.randn(batch, *sample, device=device))
             if max(times_s) > MOST_APART * min(times_s) and not is_trial:
                 got = f"{1e3 * min(times_s):.3g} to {1e3 * max(times_s):.3g} ms"
@@ -76,13 +77,8 @@ def calibrate(*, device: str, gpu: str, output: Path | None, as_json: bool) -> N
 
     today = date.today().isoformat()  # noqa: DTZ011 - the day here
     about = {"schema": SCHEMA, "gpu": row.board, "device": device, "host": platform.node(), "measured_on": today}
-    shown = {
-        "host_factor": np.median(hosts),
-        "host_spread": np.max(hosts) / np.min(hosts),
-        "gpu_factor": np.median(rates),
-    }
-    versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
-    document = {**about, **{name: float(each) for name, each in shown.items()}, **versions, "models": models}
+    shown = {**host_figures(hosts), "gpu_factor": float(np.median(rates))}
+    document = {**about, **shown, "torch": torch.__version__, "cuda": torch.version.cuda, "models": models}
     if not is_trial:
         checked(document)
     path = output or Path(f"{row.name}.calibration.json")
@@ -90,17 +86,30 @@ def calibrate(*, device: str, gpu: str, output: Path | None, as_json: bool) -> N
     if as_json:
         tables.print_json(document)
         return
-    use = "A trial: predictions do not read it." if is_trial else "Name it in gpusage.toml: [gpus] calibration."
-    tables.show(
+    sentences = (
         f"This host takes {shown['host_factor']:.2f} times as long as usual to launch kernels, and {row.name} "
-        f"{shown['gpu_factor']:.2f} times as long as by its row. Written to {path}. {use}"
+        f"{shown['gpu_factor']:.2f} times as long as by its row. Name the file in gpusage.toml: [gpus] calibration."
     )
+    tables.show(f"{'A trial: predictions do not read it.' if is_trial else sentences} Written to {path}.")
+
+
+def host_figures(hosts: Sequence[float]) -> dict[str, float]:
+    """Return the factor of *hosts*, one by each model, and their spread; NaN is of one whose GPU hides the host.
+
+    Raises:
+        RequestError: Fewer than two models show the host.
+    """
+    shown = [each for each in hosts if not isnan(each)]
+    if len(shown) < 2:
+        message = f"Two models' steps must wait for their host; got {len(shown)}. Leave this GPU without a calibration."
+        raise RequestError(message)
+    return {"host_factor": float(np.median(shown)), "host_spread": max(shown) / min(shown)}
 
 
 def _times_s(torch: Torch, module: Torch, inputs: Torch) -> list[float]:
-    """Return the mean seconds of a training step in each round, after a warm-up; in a trial a round is one step."""
+    """Return the mean seconds of a training step in each round, after a warm-up; a trial has one round, of one step."""
     optimizer, times_s = torch.optim.SGD(module.parameters(), lr=1e-4), []
-    for round_s in (WARM_UP_S, *[ROUND_S] * ROUNDS):
+    for round_s in (WARM_UP_S, *[ROUND_S] * (ROUNDS if inputs.is_cuda else 1)):
         began, count = time.perf_counter(), 0
         while not count or (inputs.is_cuda and time.perf_counter() - began < round_s):
             module(inputs).square().mean().backward()

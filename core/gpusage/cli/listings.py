@@ -9,7 +9,6 @@ import click
 from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
-from gpusage.devices.calibration import read_hosts
 from gpusage.devices.catalogue import Catalogue, name_words
 from gpusage.plugins.loading import load_hooks
 from gpusage.settings.configuration_file import read_configuration
@@ -32,8 +31,8 @@ LEGEND = "\nfp32 to bf16 are dense TFLOP/s; empty where the chip does not speed 
 def gpus(*, names: Sequence[str], as_json: bool) -> None:
     """List the GPUs that predictions can be made for, or those of *names*, and where each row is from."""
     catalogue = advisor().catalogue
-    settings = read_configuration()[0].gpus
-    if trouble := catalogue.alias_trouble(settings.aliases) or read_hosts(settings.calibration)[1]:
+    # What is wrong with a calibration stands in the log.
+    if trouble := catalogue.alias_trouble(read_configuration()[0].gpus.aliases):
         raise RequestError(trouble)
     meant = {name: catalogue.find(name) for name in names}
     named = {row.name: row for row in meant.values()}  # once, however often and by whatever name

@@ -94,7 +94,9 @@ class Advisor(Predictor):
         rates, gpus = configuration.network.gbit_per_s, configuration.gpus
         catalogue = site_catalogue(self.catalogue, tuple(rates.items()), tuple(gpus.aliases.items()))
         if gpus.calibration:
-            catalogue = catalogue.calibrated(gpus.calibration)
+            from gpusage.devices.calibration import calibrated  # few sites have one
+
+            catalogue, _ = calibrated(gpus.calibration, catalogue)
         return replace(self, rules=configuration.rules, settings=configuration.managers, catalogue=catalogue)
 
     def context(self, manager: str) -> Context:
@@ -347,11 +349,7 @@ class Advisor(Predictor):
         return replace(draft, code=Code.REWRITE if is_changed else Code.KEEP, step_times_s=step_times_s(policy_input))
 
     def _render(self, job: Job, decision: Decision, cluster: Cluster) -> tuple[Decision, RenderedDecision]:
-        """Return *decision* in the manager's own words; it is a KEEP where these cannot express it.
-
-        Raises:
-            PluginError: No adapter answers for the manager of a job that is to be rewritten.
-        """
+        """Return *decision* in the manager's own words; it is a KEEP where these cannot express it."""
         rendered = self.hooks.render_decision(job, decision, cluster, self.context(job.submission.manager))
         if rendered is None and decision.code is not Code.REWRITE:
             rendered = RenderedDecision(before=job.request_text, after=job.request_text, fields={})
@@ -392,8 +390,10 @@ def advisor() -> Advisor:
     made = make_advisor()
     if not Path(os.environ.get("GPUSAGE_CONFIG") or DEFAULT_PATH).exists():
         return made
+    from gpusage.devices.calibration import calibrated  # as msgspec above
+
     gpus = read_configuration()[0].gpus
-    return replace(made, catalogue=made.catalogue.with_aliases(gpus.aliases).calibrated(gpus.calibration))
+    return replace(made, catalogue=calibrated(gpus.calibration, made.catalogue.with_aliases(gpus.aliases))[0])
 
 
 def _keep_decision(job: Job, *reasons: str) -> Decision:

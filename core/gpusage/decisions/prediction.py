@@ -20,12 +20,14 @@ from gpusage.predictors.intervals import exact_interval, product
 from gpusage.predictors.known import (
     NO_EARLIER_RUN,
     NOTHING_KNOWN,
+    contention,
     figures_from_step,
     first_known,
     implausible_step_time,
     is_same_batch_size,
     of_all_processes,
     of_one_process,
+    price_together,
     share_notes,
     throughput,
 )
@@ -157,9 +159,8 @@ class Predictor:
 
         experience = self.find(graph, workload).experience
         comparable = user_utilization if is_same_batch_size(workload) else None
-        if experience is None or not experience.contradicts(comparable):
-            return workload
-        return replace(workload, alone=NO_EARLIER_RUN)
+        is_wrong = experience is not None and experience.contradicts(comparable)
+        return replace(workload, alone=NO_EARLIER_RUN) if is_wrong else workload
 
     def utilization_from_graph(self, graph: ModelGraph, workload: Workload, need: GpuNeed) -> float:
         """Return the GPU utilization alone on the GPU of *need*, as predicted from the model, nothing observed."""
@@ -222,9 +223,11 @@ class Predictor:
             )
             raise GraphError(message)
         if workload.processes > 1:
-            of_one = [of_one_process(each, workload.processes) for each in known]
-            rows = zip(self._needs(graph, replace(workload, processes=1), gpus, of_one), known, gpus, strict=True)
-            return tuple(of_all_processes(need, workload, of_gpu, gpu) for need, of_gpu, gpu in rows)
+            boards, nothing = [self.catalogue.find(gpu.board) for gpu in gpus], [NOTHING_KNOWN] * len(gpus)
+            of_one = [of_one_process(each, workload.processes) for each in (*known, *nothing)]
+            needs = self._needs(graph, replace(workload, processes=1), (*gpus, *boards), of_one)
+            rows = zip(needs, known, gpus, needs[len(gpus) :], strict=False)
+            return tuple(of_all_processes(one, workload, of_gpu, gpu, board) for one, of_gpu, gpu, board in rows)
         needs = tuple(require_answer("predict_needs", self.hooks.predict_needs(graph, workload, gpus, known)))
 
         # The price of a slice is against the GPU that it is cut from. It costs no more than one that has no more of
@@ -256,12 +259,16 @@ class Predictor:
     ) -> tuple[tuple[Price, ...], ...]:
         # Each share comes twice: alone, with the bandwidth of the whole GPU, and beside partners, with its part of it.
         # Each of several processes is priced on its part of the share.
-        alike, each = workload.processes, percents
+        alike, each, longer = workload.processes, percents, []
         if alike > 1:
             each = [max(percent // alike, 1) if percent < WHOLE_PERCENT else percent for percent in percents]
             known, workload = [of_one_process(of_gpu, alike) for of_gpu in known], replace(workload, processes=1)
+            needs = self._needs(graph, workload, gpus, known)
+            longer = [contention(one, alike, of_gpu) for one, of_gpu in zip(needs, known, strict=True)]
         parts = [(*shares_alone_of(gpu, each), *shares_of(gpu, each)) for gpu in gpus]
         answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, gpus, parts, known))
+        if longer:  # what they wait for one another is no price of a share
+            answer = [[price_together(one, of_gpu) for one in row] for row, of_gpu in zip(answer, longer, strict=True)]
         from gpusage.predictors.analysis import analyze  # numpy, for whoever only loads plugins
         from gpusage.predictors.sharing.slowdown import slowdown_rule
 
@@ -314,11 +321,10 @@ def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s
     # A share has a wall: what fits is decided by the second upper end, and by the share's part of the memory.
     cap_bytes = memory_cap_bytes(gpu.memory_bytes, price.share_percent)
     fits = need.share_memory_bytes <= cap_bytes
-    note = f"A share of {price.share_percent} % of {gpu.name} may use {gib(cap_bytes)}; this job"
-    if not fits:
-        note = f"{note} must have {gib(need.share_memory_bytes)} there, which 1 of 1,000 jobs exceeds."
-    else:
-        note = f"{note} may take {gib(need.certain_memory_bytes)} of a free GPU, so it fits only behind a wall."
+    what = f"must have {gib(need.share_memory_bytes)} there, which 1 of 1,000 jobs exceeds"
+    if fits:
+        what = f"may take {gib(need.certain_memory_bytes)} of a free GPU, so it fits only behind a wall"
+    note = f"A share of {price.share_percent} % of {gpu.name} may use {gib(cap_bytes)}; this job {what}."
     return replace(
         need,
         fits=fits,
@@ -338,9 +344,8 @@ def with_model_settings(workload: Workload, named: Collection[str], graph: Model
     if workload.mode == "train" and not {"trainable", "lora"} & set(named):
         workload = replace(workload, trainable=graph.trainable)
     is_trained_whole = workload.mode == "train" and workload.lora is None and workload.trainable == 1
-    if graph.precision is None or "precision" in named or is_trained_whole:
-        return workload
-    return replace(workload, precision=graph.precision)
+    precision = None if "precision" in named or is_trained_whole else graph.precision
+    return replace(workload, precision=precision) if precision else workload
 
 
 def on_gpus(workload: Workload, gpu_count: int, named: Collection[str]) -> Workload:

@@ -1,29 +1,30 @@
 """What `gpusage calibrate` measured on a site's hosts, in a file for each kind of GPU.
 
-A file in doubt is left out with a sentence, in the log and in `gpusage gpus`: predictions go on without it.
+A file in doubt is left out with a sentence, in the log and by `doctor`: predictions go on without it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from gpusage.boundary.typed_documents import MismatchError, read_as
-from gpusage_hooks.errors import RequestError
+from gpusage.devices.catalogue import Catalogue
+from gpusage_hooks.errors import GpuUsageError, RequestError
 
-Hosts = tuple[tuple[str, float], ...]
-"""GPUs, each with the factor of its hosts."""
 SCHEMA = "gpusage.calibration/1"
 MOST_DAYS = 400
 """An older file says little about today's hosts and libraries."""
+MOST_BYTES = 65536
 _log = logging.getLogger(__name__)
 
 
@@ -63,34 +64,48 @@ def checked(document: object) -> Calibration:
             return measured
     except MismatchError as error:
         key, rule, got = error.key, error.rule, str(error.value)
-    what = f"Key {key!r} of a calibration" if key else "Calibration"
-    message = f"{what} must be {rule}; got {got[:80]}. Run 'gpusage calibrate' on an idle node."
+    what = f"Key {key!r} of a calibration must be {rule}"
+    what = what if key else "Calibration must be a JSON table in a small regular file that you can read"
+    message = f"{what}; got {got[:80]}. Run 'gpusage calibrate' on an idle node."
     raise RequestError(message)
 
 
-def read_hosts(paths: Sequence[str]) -> tuple[Hosts, str]:
-    """Return the hosts' factor by each of the files at *paths*, and why one of them is not used, if so.
+def calibrated(paths: Sequence[str], known: Catalogue) -> tuple[Catalogue, str]:
+    """Return *known* with the hosts of the files at *paths*, and why one of these is not used; empty where all are.
 
-    The same files give the same object, and one line in the log.
+    The same files give the same object, by which predictors cache, and one line in the log.
     """
-    return _hosts(tuple((path, _text(path)) for path in paths))
+    return _calibrated(tuple((path, _text(path)) for path in paths), known)
 
 
 def _text(path: str) -> str:
+    """Return the JSON in the small regular file at *path*; else, as JSON, what was found."""
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return "null"
+        # A pipe without a writer would keep the daemon waiting.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            content = file.read(MOST_BYTES + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+        json.loads(content)  # a longer one ends within its table
+        return content.decode()
+    except (OSError, ValueError, RecursionError) as error:
+        return json.dumps(getattr(error, "strerror", None) or "another content")
 
 
 @lru_cache(maxsize=4)
-def _hosts(texts: tuple[tuple[str, str], ...]) -> tuple[Hosts, str]:
-    factors, trouble = [], ""
+def _calibrated(texts: tuple[tuple[str, str], ...], known: Catalogue) -> tuple[Catalogue, str]:
+    newest: dict[str, tuple[date, str, float]] = {}
+    trouble = ""
     for path, text in texts:
         try:
             measured = checked(json.loads(text))
-            factors.append((measured.gpu, measured.host_factor))
-        except (RequestError, ValueError, RecursionError) as error:  # noqa: PERF203 - few files, once
-            trouble = f"File {path!r} of 'gpus.calibration' is not used: {error}"
+            board = known.find(measured.gpu).board
+            day, other, _ = newest.get(board, (date.min, "", 1.0))
+            older = other if measured.measured_on >= day else path
+            if older != path:
+                newest[board] = (measured.measured_on, path, measured.host_factor)
+            reason = f"GPU {board} must have one file; got a newer one, {newest[board][1]!r}. Remove the older one."
+        except GpuUsageError as error:
+            older, reason = path, str(error)
+        if older:
+            trouble = f"File {older!r} of 'gpus.calibration' is not used: {reason}"
             _log.warning("%s", trouble)
-    return tuple(factors), trouble
+    return known.with_figures({board: {"host_factor": factor} for board, (*_, factor) in newest.items()}), trouble

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, lru_cache
 from importlib.resources import files
-from math import prod
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -90,24 +89,17 @@ class Catalogue:
 
         A name that no row has is left alone.
         """
-        rates = {name_key(name): rate for name, rate in gbit_per_s.items() if rate > 0}
+        rates = {name_key(name): rate * BYTES_PER_GBIT for name, rate in gbit_per_s.items() if rate > 0}
         named = {self._by_key[key].name: rate for key, rate in rates.items() if key in self._by_key}
-        if not named:
+        return self.with_figures({name: {"network_bytes_per_s": rate} for name, rate in named.items()})
+
+    def with_figures(self, figures: Mapping[str, Mapping[str, Any]]) -> Catalogue:
+        """Return the catalogue with *figures* of boards, which their slices have too; each name stands for its row."""
+        if not figures:
             return self
-
-        # A slice has the network of its board.
-        return Catalogue(
-            [
-                replace(gpu, network_bytes_per_s=named[gpu.board] * BYTES_PER_GBIT) if gpu.board in named else gpu
-                for gpu in self._rows
-            ]
-        )
-
-    def calibrated(self, paths: Sequence[str]) -> Catalogue:
-        """Return the catalogue with what `gpusage calibrate` wrote to the files at *paths*."""
-        from gpusage.devices.calibration import read_hosts  # few sites have one
-
-        return _with_hosts(self, read_hosts(paths)[0]) if paths else self
+        site = Catalogue([replace(row, **figures.get(row.board, {})) for row in self._rows])
+        site._by_key = {key: site._by_key[name_key(row.name)] for key, row in self._by_key.items()}
+        return site
 
     def with_aliases(self, names: Mapping[str, str]) -> Catalogue:
         """Return the catalogue of a site that has *names* of its own for GPUs, each with a name that is known.
@@ -159,21 +151,6 @@ def site_catalogue(
 ) -> Catalogue:
     """Return *known* with a site's settings, the same object for the same ones: predictors cache by identity."""
     return known.with_aliases(dict(aliases)).with_networks(dict(gbit_per_s))
-
-
-@lru_cache(maxsize=4)
-def _with_hosts(known: Catalogue, hosts: tuple[tuple[str, float], ...]) -> Catalogue:
-    """Return *known* where hosts take so many times as long to launch; the same object, as for `site_catalogue`."""
-    factors = {gpu.board: factor for name, factor in hosts for gpu in known if name in (gpu.name, *gpu.aliases)}
-    if not factors:
-        return known
-
-    # Hosts of one site are more alike than those of benchmarks: a kind that nobody measured has the others' mean.
-    usual = prod(factors.values()) ** (1.0 / len(factors))
-    rows = (
-        replace(gpu, host_factor=factors.get(gpu.board, usual), is_calibrated=gpu.board in factors) for gpu in known
-    )
-    return Catalogue(tuple(rows))
 
 
 def name_key(name: str) -> str:

@@ -34,6 +34,7 @@ from gpusage.predictors.times.kernels import Kernels
 from gpusage.predictors.times.step_time import (
     Timing,
     decoding_timing,
+    engine_of,
     reserved_share,
     step_times_s,
     times_on,
@@ -62,7 +63,9 @@ class GpuAnalysis:
     """
 
     def __init__(self, step: StepWork, gpus: Sequence[Gpu]) -> None:
-        self.gpus = tuple(gpus)
+        # A host was measured by eager steps: of others it shows nothing.
+        is_eager = engine_of(step.workload) == "eager"
+        self.gpus = tuple(gpu if is_eager or gpu.host_factor == 1.0 else replace(gpu, host_factor=1.0) for gpu in gpus)
         self.graph = step.graph
         self.workload = step.workload
         self.kernels = step.kernels

@@ -204,6 +204,7 @@ class Explanation:
         share_percents: The shares of the GPU that the classes have slowdowns for.
         exchange_s: Of several GPUs, what each waits for the others beside the step.
         known: What is known of the workload there; all else is as predicted.
+        processes: How many the job has; the figures are of one of them, as if it were alone.
     """
 
     gpu: str
@@ -219,6 +220,7 @@ class Explanation:
     share_percents: tuple[int, ...] = ()
     exchange_s: float = 0.0
     known: ObservedFigures = NOTHING_KNOWN
+    processes: int = 1
 
 
 def explanation_of(
@@ -257,6 +259,7 @@ def explanation_of(
         memory=tuple(memory_parts(analysis, gpu)),
         share_percents=tuple(shares),
         exchange_s=analysis.on([gpu]).waiting_s[0],
+        processes=workload.processes,
     )
 
 

@@ -155,19 +155,34 @@ def of_one_process(known: ObservedFigures, count: int) -> ObservedFigures:
     return replace(known, **parts)
 
 
-def of_all_processes(one: GpuNeed, workload: Workload, known: ObservedFigures, gpu: Gpu) -> GpuNeed:
+def contention(one: GpuNeed, count: int, known: ObservedFigures) -> Interval:
+    """Return how many times as long a step of each of *count* processes takes as that of *one* alone.
+
+    Where they have more work in a step than the GPU has time, it takes as much longer, unless the step is *known*.
+    """
+    return at_least(exact_interval(1.0) if known.step_time_s else scaled(one.gpu_utilization, count), 1.0)
+
+
+def price_together(each: Interval, longer: Interval) -> Interval:
+    """Return the price of a part for processes of which *each* has one alone, and that take *longer* on the whole."""
+    return at_least(scaled(each, 1.0 / longer.value), 1.0)
+
+
+def of_all_processes(one: GpuNeed, workload: Workload, known: ObservedFigures, gpu: Gpu, on_board: GpuNeed) -> GpuNeed:
     """Return the need of all processes of *workload* on *gpu*, of which *one* is of each: memory and work add up.
 
-    Where they have more work in a step than the GPU has time, their steps take as much longer, unless they are *known*.
+    *on_board* is the need of one on the whole GPU, against which a slice has its price.
     """
     count = workload.processes
     work, required = scaled(one.gpu_utilization, count), scaled(one.required_bytes, count)
-    longer = at_least(exact_interval(1.0) if known.step_time_s else work, 1.0)
-    step_time_s = product(one.step_time_s, longer)
+    longer, alone = contention(one, count, known), contention(on_board, count, known)
+    step_time_s, most = product(one.step_time_s, longer), at_least(required, gpu.memory_bytes)
+    # A run shows no more than there is, unless it needs more and so cannot run.
+    taken = {end: min(count * getattr(one.memory_bytes, end), getattr(most, end)) for end in ("value", "low", "high")}
     return replace(
         one,
         step_time_s=step_time_s,
-        memory_bytes=scaled(one.memory_bytes, count),
+        memory_bytes=Interval(**taken),
         required_memory_bytes=required,
         share_high_bytes=one.share_high_bytes and count * one.share_high_bytes,
         gpu_utilization=clip_to_one(work),
@@ -175,7 +190,7 @@ def of_all_processes(one: GpuNeed, workload: Workload, known: ObservedFigures, g
         dram_activity=_scale_activity(one.dram_activity, count),
         throughput_samples_per_s=throughput(workload, step_time_s),
         fits=required.high <= gpu.memory_bytes,
-        slowdown=product(one.slowdown, longer) if gpu.parent_gpu else one.slowdown,
+        slowdown=price_together(product(one.slowdown, longer), alone) if gpu.parent_gpu else one.slowdown,
         notes=(*one.notes, f"All figures but the step time are of {count} processes together, each with the model."),
     )
 

@@ -33,8 +33,14 @@ def predict_needs(
     rows = zip(predicted(graph, workload, gpus), known, shares, gpus, strict=True)
     for predicted_need, of_gpu, share, gpu in rows:
         need = apply_known_figures(predicted_need, of_gpu, share, workload, gpu)
-        note = implausible_step_time(graph, workload, gpu)
-        needs.append(replace(need, notes=(*need.notes, note)) if note else need)
+        notes = [implausible_step_time(graph, workload, gpu)]
+
+        # The site's host is named where it shows: neither beside a known step nor where the GPU hides it.
+        if gpu.host_factor != 1.0 and (need.source == "step" or not of_gpu.step_time_s):
+            (usual_s,) = analyze(graph, workload).step_time_s([replace(gpu, host_factor=1.0)])
+            if round(predicted_need.step_time_s.value / usual_s.value, 2) != 1.0:
+                notes.append(_HOST_NOTE.format(gpu.host_factor))
+        needs.append(replace(need, notes=(*need.notes, *filter(None, notes))) if any(notes) else need)
     return needs
 
 
@@ -80,7 +86,6 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
                 *notes,
                 *gpu_notes(gpu, workload.precision),
                 *engine_notes(gpu, workload.engine),
-                *([_HOST_NOTE.format(gpu.host_factor)] if gpu.host_factor != 1.0 else ()),
                 *warnings,
             ),
             parameter_count=graph.parameter_count,

@@ -124,7 +124,7 @@ class State:
         self._reservations = PendingReservations()
         self._recent_jobs = RecentJobs()
         self._errors: dict[str, str] = {}
-        self._killed: str | None = None
+        self._site = configuration, advisor.configured(configuration)
         self._learned = NOTHING_LEARNED
         self._recent_failures: dict[JobIdentity, float] = {}
         self._neighbours: dict[str, tuple[Neighbour, ...]] = {}
@@ -147,7 +147,8 @@ class State:
     def refresh(self) -> None:
         """Read changed files again, and publish a new snapshot where that changes anything."""
         self._watcher.reload_if_changed()
-        self._killed = kill_reason(self._watcher.configuration.kill_switch)
+        # Files of calibrations may hang: nobody else waits then, and the last settings stay in force.
+        self._site = self._watcher.configuration, self._advisor.configured(self._watcher.configuration)
         self._publish()
 
     def set_learned(self, learned: Learned) -> None:
@@ -244,7 +245,7 @@ class State:
                 self.snapshot = snapshot
 
     def _make_snapshot(self) -> Snapshot:
-        configuration = self._watcher.configuration
+        configuration, advisor = self._site
 
         # A cluster that was seen too long ago decides nothing.
         oldest_s = time.monotonic() - configuration.daemon.stale_after_s
@@ -267,7 +268,7 @@ class State:
 
         return Snapshot(
             configuration=configuration,
-            advisor=replace(self._advisor.configured(configuration), learned=learned),
+            advisor=replace(advisor, learned=learned),
             trusted_uids=self._watcher.trusted_uids,
             clusters=fresh,
             observations=observations,
@@ -276,7 +277,7 @@ class State:
                 for manager in (*observations, *self._errors)
                 if manager not in fresh
             },
-            kill_reason=self._killed,
+            kill_reason=kill_reason(configuration.kill_switch),
             reservations=self._reservations,
             recent_jobs=self._recent_jobs,
         )

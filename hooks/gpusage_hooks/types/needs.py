@@ -61,8 +61,7 @@ class Gpu:
         usual_network_bytes_per_s: As *network_bytes_per_s*, where neither job nor site says it.
         measured_as: The board whose measurements hold for this one, as the learned values name it; ``None`` is `board`.
         is_measured_in_half: Whether training in half precision was measured on this board (timm's runs).
-        host_factor: How many times as long as usual the site's hosts with such a GPU take to launch kernels.
-        is_calibrated: Whether that was measured on such a host, by `gpusage calibrate`.
+        host_factor: How many times as long as usual the site's hosts with such a GPU take to launch; 1: unknown.
     """
 
     name: str
@@ -92,7 +91,6 @@ class Gpu:
     measured_as: str | None = None
     is_measured_in_half: bool = False
     host_factor: float = 1.0
-    is_calibrated: bool = False
 
     @property
     def board(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from datetime import date, timedelta
 from math import isnan, log
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from gpusage.decisions.advisor import make_advisor
+from gpusage.devices.calibration import calibrated
 from gpusage.devices.catalogue import Catalogue, builtin_catalogue
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.times.step_time import host_factor_of
 from gpusage.settings.configuration_file import parse_configuration
-from gpusage_hooks.types import Decoding, Gpu, Workload
+from gpusage_hooks.types import Decoding, Gpu, SoloRun, Workload
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"
 ADVISOR = make_advisor()
@@ -40,11 +42,16 @@ def written(folder: Path, **changes: object) -> str:
     return str(path)
 
 
+def at_site(*paths: str) -> Catalogue:
+    """Return the catalogue of a site that names these files."""
+    return calibrated(paths, builtin_catalogue())[0]
+
+
 def test_a_published_run_on_a_slow_host_is_as_predicted_once_others_there_were_measured(tmp_path: Path) -> None:
     """EfficientNet-B0, PyTorch NGC 21.03, one picture in fp32: 13.15 ms (NVIDIA's DeepLearningExamples)."""
     graph, workload = ADVISOR.read("timm:efficientnet_b0"), Workload(batch_size=1, mode="infer")
     misses = []
-    for catalogue in (builtin_catalogue(), builtin_catalogue().calibrated([written(tmp_path)])):
+    for catalogue in (builtin_catalogue(), at_site(written(tmp_path))):
         (need,) = ADVISOR.predict(graph, workload, [catalogue.find(V100)])
         misses.append(abs(log(need.step_time_s.value / 13.15e-3)))
         assert ("By this site's calibration, hosts take 2.2 times" in " ".join(need.notes)) == (len(misses) == 2)
@@ -57,6 +64,7 @@ WORKLOADS = {
     "training on four GPUs": Workload(batch_size=8, gpus=4),
     "inference": Workload(batch_size=1, mode="infer"),
     "compiled": Workload(batch_size=1, mode="infer", precision="fp16", compile=True),
+    "compiled training": Workload(batch_size=8, compile=True),
     "answers": Workload(
         batch_size=1, mode="infer", precision="fp16", generate=Decoding(prompt_tokens=64, new_tokens=16)
     ),
@@ -73,13 +81,31 @@ def step_s(workload: Workload, gpu: Gpu) -> tuple[float, float]:
 @pytest.mark.parametrize("kind", WORKLOADS)
 def test_a_host_as_usual_changes_nothing_and_a_slower_one_makes_nothing_faster(kind: str, tmp_path: Path) -> None:
     usual = builtin_catalogue().find(V100)
-    known = [builtin_catalogue().calibrated([written(tmp_path, host_factor=each)]) for each in (0.5, 1.0, 1.5, 4.0)]
+    known = [at_site(written(tmp_path, host_factor=each)) for each in (0.5, 1.0001, 1.5, 4.0)]
     steps_s = [step_s(WORKLOADS[kind], catalogue.find(V100)) for catalogue in known]
     value, width = step_s(WORKLOADS[kind], usual)
-    assert steps_s[1][0] == value
-    assert (steps_s[1][1] < width) == (kind in ("training", "inference", "compiled"))  # others' are of published runs
+    assert steps_s[1][0] == pytest.approx(value, rel=1e-3)
+    assert (steps_s[1][1] < 0.999 * width) == (kind in ("training", "inference"))  # others' are of published runs
     assert [each for each, _ in steps_s] == sorted(each for each, _ in steps_s)
-    assert (steps_s[3][0] > value) == (kind != "an engine")  # which launches its kernels once
+    is_eager = kind != "an engine" and not kind.startswith("compiled")  # nobody measured a host of others
+    assert (steps_s[3][0] > value) == is_eager
+
+
+def test_the_note_stands_where_the_host_shows_alone(tmp_path: Path) -> None:
+    catalogue = at_site(written(tmp_path))
+    busy = Workload(batch_size=1024)
+    known = replace(WORKLOADS["inference"], alone=SoloRun(step_time_s=0.05))
+    for gpu, run, is_noted in (
+        ("v100", WORKLOADS["inference"], True),
+        ("t4", WORKLOADS["inference"], False),
+        ("v100", WORKLOADS["compiled"], False),
+        ("v100", WORKLOADS["an engine"], False),
+        ("v100", busy, False),
+        ("v100", known, False),
+    ):
+        advisor = replace(ADVISOR, catalogue=catalogue)
+        (need,) = advisor.predict(ADVISOR.read(str(MODELS / "resnet50.onnx")), run, [catalogue.find(gpu)])
+        assert ("By this site's calibration, hosts take 2.2 times" in " ".join(need.notes)) == is_noted, (gpu, run)
 
 
 def test_a_step_shows_the_host_that_made_it() -> None:
@@ -91,16 +117,55 @@ def test_a_step_shows_the_host_that_made_it() -> None:
     assert isnan(host_factor_of(measured_s, busy_s, busy_s))
 
 
-def test_slices_have_their_boards_host_and_other_gpus_the_mean(tmp_path: Path) -> None:
+def test_slices_have_their_boards_host_and_other_gpus_a_usual_one(tmp_path: Path) -> None:
     paths = [written(tmp_path, gpu="a100"), written(tmp_path, host_factor=1.1)]
-    known = builtin_catalogue().calibrated(paths)
-    assert known is builtin_catalogue().calibrated(paths)  # as predictors cache by identity
+    known = at_site(*paths)
+    assert known is at_site(*paths)  # as predictors cache by identity
     slice_, other = known.find("a100-sxm4-40gb:3g.20gb"), known.find("t4")
-    assert (slice_.host_factor, slice_.is_calibrated) == (2.2, True)
-    assert (other.host_factor, other.is_calibrated) == (pytest.approx((2.2 * 1.1) ** 0.5), False)
-    assert (known.find("v100").host_factor, known.find("v100").is_calibrated) == (1.1, True)
-    assert builtin_catalogue().calibrated([]) is builtin_catalogue()
-    assert builtin_catalogue().calibrated([written(tmp_path, gpu="v1000")]) is builtin_catalogue()
+    assert slice_.host_factor == 2.2
+    assert other == builtin_catalogue().find("t4")
+    assert known.find("v100").host_factor == 1.1
+    assert at_site() is builtin_catalogue()
+
+
+def test_names_of_the_site_stand_for_the_same_gpus_beside_a_calibration_and_networks(tmp_path: Path) -> None:
+    names = {"v100": "p100", "big": "h100"}
+    plain = builtin_catalogue().with_aliases(names)
+    site = calibrated([written(tmp_path, gpu="big")], plain.with_networks({"h100": 400.0}))[0]
+    assert [site.find(each).name for each in names] == [plain.find(each).name for each in names]
+    assert plain.find("v100").name == "p100-pcie-16gb"
+    assert (site.find("h100").host_factor, site.find("v100").host_factor) == (2.2, 1.0)
+
+
+def test_the_newest_of_two_files_of_a_gpu_counts_and_the_other_is_named(tmp_path: Path) -> None:
+    day = date.today() - timedelta(days=30)  # noqa: DTZ011 - as the command writes it
+    new, old = written(tmp_path), written(tmp_path, host_factor=1.1, measured_on=day.isoformat())
+    for paths in ([new, old], [old, new]):
+        known, trouble = calibrated(paths, builtin_catalogue())
+        assert known.find("v100").host_factor == 2.2
+        assert trouble == (
+            f"File {old!r} of 'gpus.calibration' is not used: GPU v100-sxm2-16gb must have one file; got a newer one, "
+            f"{new!r}. Remove the older one."
+        )
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "bytes", "long", "deep", "text"])
+def test_what_is_no_small_regular_file_is_named_at_once(kind: str, tmp_path: Path) -> None:
+    path, got = tmp_path / kind, {"missing": "No such file or directory", "folder": "Is a directory"}
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":  # whoever opens it waits for a writer
+        os.mkfifo(path)
+    elif kind == "long":
+        path.write_text(" " * 70_000 + json.dumps(DOCUMENT))
+    elif kind != "missing":
+        path.write_bytes({"bytes": b"\xff\xfe", "deep": b"[" * 60_000, "text": b"host_factor = 2"}[kind])
+    known, trouble = calibrated([str(path)], builtin_catalogue())
+    assert known is builtin_catalogue()
+    assert trouble == (
+        f"File {str(path)!r} of 'gpus.calibration' is not used: Calibration must be a JSON table in a small regular "
+        f"file that you can read; got {got.get(kind, 'another content')}. Run 'gpusage calibrate' on an idle node."
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,24 +177,24 @@ def test_slices_have_their_boards_host_and_other_gpus_the_mean(tmp_path: Path) -
         ({"device": "cpu"}, "Key 'device' of a calibration must be 'cuda', not a trial; got cpu."),
         ({"schema": "x"}, "Key 'schema' of a calibration must be 'gpusage.calibration/1'; got x."),
         ({"measured_on": "soon"}, "Key 'measured_on' of a calibration must be a day; got soon."),
-        (None, "Calibration must be a table; got None."),
+        ({"gpu": "v1000"}, "GPU 'v1000' must be a name of the catalogue; got an unknown name. Did you mean 'v100"),
     ],
 )
 def test_a_file_in_doubt_is_left_out_with_a_sentence(
-    changes: dict[str, object] | None, sentence: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    changes: dict[str, object], sentence: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = str(tmp_path / "none.json") if changes is None else written(tmp_path, **changes)
+    path = written(tmp_path, **changes)
     known = builtin_catalogue()
-    other = Catalogue([*known]).calibrated([path, written(tmp_path, gpu="a100-sxm4-40gb")])
-    assert not other.find("v100").is_calibrated
-    assert known.calibrated([path]) is known
+    other = at_site(path, written(tmp_path, gpu="a100-sxm4-40gb"))
+    assert other.find("v100").host_factor == 1.0
+    assert at_site(path) is known
     (line,) = {record.getMessage() for record in caplog.records}
     assert line.startswith(f"File {path!r} of 'gpus.calibration' is not used: {sentence}")
 
 
 def test_an_old_file_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old = (date.today() - timedelta(days=500)).isoformat()  # noqa: DTZ011 - as the command writes it
-    assert builtin_catalogue().calibrated([written(tmp_path, measured_on=old)]) is builtin_catalogue()
+    assert at_site(written(tmp_path, measured_on=old)) is builtin_catalogue()
     assert "'measured_on' of a calibration must be a day of the last 400; got" in caplog.text
 
 

@@ -273,8 +273,8 @@ def test_the_memory_and_the_work_of_several_processes_add_up() -> None:
     """Four that keep a GPU busy for a tenth of the time each: none waits for another."""
     (one,) = knowing(gpu_utilization=0.1).predict(GRAPH, RUN, [V100])
     (all_four,) = knowing(gpu_utilization=0.4).predict(GRAPH, FOUR, [V100])
-    assert all_four.memory_bytes.high == pytest.approx(4 * one.memory_bytes.high)
-    assert all_four.certain_memory_bytes == pytest.approx(4 * one.certain_memory_bytes)
+    assert all_four.memory_bytes.value == pytest.approx(4 * one.memory_bytes.value)
+    assert all_four.required_bytes.high == pytest.approx(4 * one.required_bytes.high)
     assert all_four.share_memory_bytes == pytest.approx(4 * one.share_memory_bytes)
     assert all_four.gpu_utilization.value == pytest.approx(4 * one.gpu_utilization.value)
     assert all_four.dram_activity.value == pytest.approx(4 * one.dram_activity.value)
@@ -303,8 +303,34 @@ def test_what_is_known_of_a_job_with_several_processes_is_of_all_of_them() -> No
 def test_each_process_is_priced_on_its_part_of_a_share() -> None:
     ((half, whole),) = PLAIN.price(GRAPH, replace(RUN, processes=2), [V100], [50, 100])
     ((quarter,),) = PLAIN.price(GRAPH, RUN, [V100], [25])
-    assert (half.share_percent, half.slowdown) == (50, quarter.slowdown)
-    assert (whole.share_percent, whole.slowdown) == (100, exact_interval(1.0))
+    assert (half.share_percent, whole.share_percent, whole.slowdown) == (50, 100, exact_interval(1.0))
+
+    # As both wait for one another on the whole GPU already, that is no price of a share.
+    longer = 2 * V100_NEED.gpu_utilization.value
+    assert longer > 1.2
+    assert half.slowdown.value == pytest.approx(quarter.slowdown.value / longer)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_a_part_of_a_gpu_takes_no_longer_than_in_proportion_however_many_processes_share_it(processes: int) -> None:
+    run = replace(RUN, processes=processes)
+    (whole,) = PLAIN.predict(GRAPH, run, [A100])
+    for part in PLAIN.predict_shares(GRAPH, run, [A100], [50, 75]):
+        most_s = 1.15 * 100 / part.share_percent * whole.step_time_s.value
+        assert whole.step_time_s.value <= part.step_time_s.value < most_s
+
+    slices = [builtin_catalogue().find(f"{A100.name}:{each}") for each in ("3g.20gb", "4g.20gb")]
+    for slice_, need in zip(slices, PLAIN.predict(GRAPH, run, slices), strict=True):
+        assert 1 <= need.slowdown.value < 1.15 * A100.sm_count / slice_.sm_count
+        assert need.slowdown.value == pytest.approx(need.step_time_s.value / whole.step_time_s.value, rel=0.15)
+
+
+def test_processes_take_no_more_memory_than_there_is_unless_they_need_more() -> None:
+    for processes in range(1, 9):
+        (need,) = PLAIN.predict(GRAPH, replace(RUN, processes=processes), [V100])
+        assert need.memory_bytes.high <= max(V100.memory_bytes, need.required_bytes.high)
+        assert need.fits == (need.required_bytes.high <= V100.memory_bytes)
+        assert not need.fits or need.memory_bytes.high <= V100.memory_bytes
 
 
 def test_processes_that_fit_alone_need_not_fit_together() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.decisions.advisor import make_advisor
+from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.experience.learned import NOTHING_LEARNED
 from gpusage.plugins.loading import make_hooks
 from gpusage.service.configuration_watch import kill_reason
 from gpusage.service.snapshots import FAILURES_LIMIT, FAILURES_PER_USER_LIMIT, State
@@ -194,3 +196,29 @@ def test_a_configuration_is_read_when_two_looks_find_it_the_same(tmp_path: Path)
     assert state.snapshot.configuration.mode == "enforce"
     state.refresh()
     assert state.snapshot.configuration.mode == "advise"
+
+
+def test_a_calibration_that_hangs_holds_up_neither_a_snapshot_nor_the_kill_switch(tmp_path: Path) -> None:
+    """As on a network mount: the files are read when settings are, and by nobody else."""
+    switch, read = tmp_path / "kill", threading.Event()
+    configuration = replace(Configuration(), kill_switch=str(switch))
+    advisor = make_advisor()
+    state = State(configuration, advisor, managers={"slurm": SLURM}, path=Path("/none"))
+
+    class Hanging(Advisor):
+        """Its site's files never come."""
+
+        def configured(self, configuration: Configuration) -> Advisor:  # noqa: ARG002 - as it is called
+            read.wait()
+            return self
+
+    state._advisor = Hanging(hooks=advisor.hooks, catalogue=advisor.catalogue)
+    reader = threading.Thread(target=state.refresh)
+    reader.start()
+    try:
+        switch.touch()
+        state.set_learned(NOTHING_LEARNED)
+        assert state.snapshot.kill_reason == f"the kill switch is on ({switch})"
+    finally:
+        read.set()
+        reader.join()

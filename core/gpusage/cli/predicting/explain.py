@@ -89,6 +89,8 @@ def account(explanation: Explanation) -> str:
             together = f"of both together GPU busy, SM activity and DRAM activity are {', '.join(of_both)}"
             text = f"{text} {gaps}: {together}."
 
+    if explanation.processes > 1:
+        return f"{text} All this is of one of {explanation.processes} processes, as if it were alone."
     if not explanation.exchange_s:
         return text
     waiting = (

@@ -205,6 +205,7 @@ def _response(prediction: Prediction, run: Mapping[str, Any], *, is_named: bool,
 
     from gpusage.cli.predicting import explain
     from gpusage.predictors.explanation import explanation_of
+    from gpusage.predictors.known import of_one_process
 
     # A GPU has one need for each share, and one explanation.
     names = dict.fromkeys(need.gpu for need in (needs if is_named else needs[-1:]))
@@ -213,7 +214,7 @@ def _response(prediction: Prediction, run: Mapping[str, Any], *, is_named: bool,
         from gpusage.cli.predicting.money import in_site_network
 
         gpus = in_site_network(gpus)
-    known = explain.observed_figures(graph, workload, gpus)
+    known = [of_one_process(each, workload.processes) for each in explain.observed_figures(graph, workload, gpus)]
     explanations = [
         replace(
             explanation_of(graph, workload, gpu, {size: share_of(gpu, size) for size in run["shares"]}), known=figures

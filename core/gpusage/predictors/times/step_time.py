@@ -302,7 +302,7 @@ def step_times_s(
     intervals = []
     for gpu, step_s, short_share in zip(gpus, timing.step_s.tolist(), timing.short_share.tolist(), strict=True):
         unseen = 0.0 if gpu.calibration in efficiency.gpu_log_factors else deviations.unseen_gpu
-        short = deviations.short * (CALIBRATED_SHARE if gpu.is_calibrated else 1.0)
+        short = deviations.short * (CALIBRATED_SHARE if gpu.host_factor != 1.0 else 1.0)
         of_parts = 0.0 if is_whole else hypot(known, unseen, short * short_share)  # independent errors
         intervals.append(interval_around(step_s, exp(hypot(max(least, of_parts), unknown))))
     if is_whole or workload.lora or workload.trainable == 1:

@@ -7,16 +7,13 @@ from collections.abc import Mapping
 DEFINITIONS: Mapping[str, str] = {
     "step time": "Seconds from one step to the next: forward pass, and in training backward pass and update. "
     "Waiting for data is not in it.",
-    "memory needed": "Device memory without which a run fails, the CUDA context included. It fits if the upper end "
-    "does.",
-    "memory taken": "Device memory at its peak on a free GPU: libraries take scratch memory because it is there, "
-    "and the allocator keeps what was freed. 99 of 100 runs stay below the upper end.",
+    "memory needed": "Device memory without which a run fails, the CUDA context included.",
+    "memory taken": "Device memory at its peak on a free GPU. 99 of 100 runs stay below the upper end.",
     "GPU busy": "GPU utilization, as nvidia-smi shows it: the share of time in which at least one kernel runs, "
     "however small. In training it is the kernels' time, divided by the step time plus the gaps between "
     "kernels. Its low end allows for jobs that wait for their data.",
     "gaps between kernels": "The time in which the host of a usual training job leaves the GPU idle after each "
-    "kernel: 25 us. It is not a part of the step time, because the step time is that of a host as fast as in "
-    "benchmarks.",
+    "kernel: 25 us. It is not a part of the step time, which is that of a host as fast as in benchmarks.",
     "SM activity": "The share of the same time in which an SM has work, the mean over all SMs (DCGM's SM_ACTIVE); "
     "never more than GPU busy.",
     "DRAM activity": "The share of the same time that the traffic would take at the memory's peak (DCGM's "

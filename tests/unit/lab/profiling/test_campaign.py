@@ -111,7 +111,10 @@ def test_the_cpu_is_tried_with_the_tiny_suite_unless_another_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [(("--budget", "soon"), "must be a time such as 1500s"), (("--only", "pears"), "must be of solo, share, pair")],
+    [
+        (("--budget", "soon"), "must be a time such as 90s, 25m, 8h or 2d"),
+        (("--only", "pears"), "must be of solo, share, pair"),
+    ],
 )
 def test_a_wrong_option_is_explained(words: tuple[str, ...], expected: str) -> None:
     result = CliRunner().invoke(main, ["profile", *words])

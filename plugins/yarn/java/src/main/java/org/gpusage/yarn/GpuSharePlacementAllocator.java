@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -10,6 +11,7 @@ import org.apache.hadoop.classification.InterfaceStability;
 import org.apache.hadoop.thirdparty.com.google.common.cache.CacheBuilder;
 import org.apache.hadoop.thirdparty.com.google.common.cache.CacheLoader;
 import org.apache.hadoop.thirdparty.com.google.common.cache.LoadingCache;
+import org.apache.hadoop.thirdparty.com.google.common.collect.Iterators;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
@@ -22,6 +24,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.activities.Diagno
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.SchedulingMode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.ContainerRequest;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.CandidateNodeSet;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 import org.apache.hadoop.yarn.util.resource.ResourceCalculator;
@@ -88,10 +91,13 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
   }
 
   @Override
+  public Iterator<N> getPreferredNodeIterator(CandidateNodeSet<N> candidates) {
+    // not in precheckNode, which YARN skips for a reserved container
+    return Iterators.transform(super.getPreferredNodeIterator(candidates), node -> calculator == null ? node : calculator.know(node));
+  }
+
+  @Override
   public boolean precheckNode(SchedulerNode node, SchedulingMode mode, Optional<DiagnosticsCollector> diagnostics) {
-    if (calculator != null) {
-      calculator.know(node); // before YARN asks it about the node
-    }
     boolean countsRight = calculator != null && apart == null; // it knows no application
     return super.precheckNode(node, mode, diagnostics) && (countsRight || mayServe(node));
   }

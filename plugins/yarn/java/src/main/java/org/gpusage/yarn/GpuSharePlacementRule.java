@@ -122,7 +122,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     }
   }
 
-  /** Give a master that asks for GPUs itself a share of 100 for each, where its nodes offer shares alone; the switch does not end this. */
+  /** Give a master that asks for GPUs itself their label, and a share of 100 for each where its nodes offer shares alone, with the switch, too. */
   void convertMasterRequest(ApplicationSubmissionContext application) {
     if (application == null || !conf.getBoolean(Settings.FOR_WHOLE_GPUS, true)) {
       return;
@@ -133,23 +133,25 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     if (requested == null || NodeGpus.amount(requested, Settings.GPU_RESOURCE) == 0) {
       return;
     }
-    Resource shares = RequestConverter.wholeShares(requested, Settings.shareResource(conf));
     String queue = application.getQueue();
     String named = first(isListed ? masters.get(0).getNodeLabelExpression() : null, application.getNodeLabelExpression(),
         conf.getTrimmed(YarnConfiguration.AM_DEFAULT_NODE_LABEL, ""), NodeLabels.defaultLabel(rm, queue));
-    String label = named.isEmpty() ? NodeLabels.labelForGpus(rm, queue, shares) : named;
-    if (!NodeLabels.offersOnlyShares(rm, label)) {
+    boolean isLeft = conf.getBoolean(YarnConfiguration.AM_ALLOW_NON_EXCLUSIVE_ALLOCATION, false) && NodeLabels.isLeftToYarn(rm, requested);
+    String label = !named.isEmpty() || isLeft ? named : NodeLabels.labelForGpus(rm, queue, requested, false);
+    boolean asShares = NodeLabels.offersOnlyShares(rm, label);
+    if (!asShares && (label.isEmpty() || label.equals(named))) {
       return;
     }
+    Resource ours = asShares ? RequestConverter.wholeShares(requested, Settings.shareResource(conf)) : requested;
     if (!isListed) {
-      application.setResource(shares);
+      application.setResource(ours);
       if (named.isEmpty()) {
         application.setNodeLabelExpression(label);
       }
       return;
     }
     for (ResourceRequest master : masters) {
-      master.setCapability(shares);
+      master.setCapability(ours);
       if (named.isEmpty() && ResourceRequest.isAnyLocation(master.getResourceName())) {
         master.setNodeLabelExpression(label);
       }

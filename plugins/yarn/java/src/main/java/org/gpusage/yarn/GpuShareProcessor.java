@@ -289,12 +289,12 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       }
 
       @Override
-      public String label(Resource required) {
+      public String label(Resource required, boolean constrained) {
         if (named != null && !named.trim().isEmpty()) {
           return named.trim();
         }
         String usual = NodeLabels.defaultLabel(rm, queue);
-        return usual.isEmpty() ? NodeLabels.labelForGpus(rm, queue, required) : usual;
+        return !usual.isEmpty() || !constrained && NodeLabels.isLeftToYarn(rm, required) ? usual : NodeLabels.labelForGpus(rm, queue, required, constrained);
       }
     };
   }

@@ -69,12 +69,13 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
     }
   }
 
-  /** Know whose {@code node}'s resources are from now on. */
-  void know(SchedulerNode node) {
+  /** Know whose {@code node}'s resources are from now on, also after a change of its total, when YARN makes a new object; return it. */
+  <N extends SchedulerNode> N know(N node) {
     Resource left = node.getUnallocatedResource();
     if (!nodes.containsKey(left)) { // which takes no lock
       nodes.put(left, node);
     }
+    return node;
   }
 
   void configure(Configuration conf) {

@@ -3,8 +3,6 @@ package org.gpusage.yarn;
 
 import java.io.IOException;
 import java.util.ArrayList;
-import java.util.Collections;
-import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -65,17 +63,30 @@ final class NodeLabels {
   }
 
   /**
-   * Return the label for requests of {@code queue} for {@code required} that name none, of which no node without a label has a GPU: first one whose
-   * nodes have GPUs of YARN's own, then one with room; nothing where nodes without a label have GPUs, or no label has.
+   * Return the label for requests of {@code queue} for {@code required} that name none, of which no node without a label has a GPU; nothing where
+   * such nodes have GPUs, or no label has. First come labels with a node that fits {@code required} as it is, then those that offer shares alone, or
+   * the other way round if {@code sharesFirst}; of each kind those with room.
    */
-  static String labelForGpus(RMContext rm, String queue, Resource required) {
-    if (offersGpus(rm, RMNodeLabelsManager.NO_LABEL)) {
-      return "";
-    }
-    List<String> labels = new ArrayList<>(rm.getNodeLabelManager().getClusterNodeLabelNames());
-    Collections.sort(labels);
-    labels.removeIf(label -> !offersGpus(rm, label));
-    return roomyFirst(rm, usable(rm, queue, labels), required).stream().min(Comparator.comparing(label -> offersOnlyShares(rm, label))).orElse("");
+  static String labelForGpus(RMContext rm, String queue, Resource required, boolean sharesFirst) {
+    Resource asShares = RequestConverter.wholeShares(required, Settings.shareResource(rm.getYarnConfiguration()));
+    List<String> shares = roomyFirst(rm, usable(rm, queue, labels(rm, label -> offersOnlyShares(rm, label))), asShares);
+    List<String> whole = roomyFirst(rm, usable(rm, queue, labels(rm, label -> fits(rm, label, required))), required);
+    Stream<String> labels = sharesFirst ? Stream.concat(shares.stream(), whole.stream()) : Stream.concat(whole.stream(), shares.stream());
+    return offersGpus(rm, RMNodeLabelsManager.NO_LABEL) ? "" : labels.findFirst().orElse("");
+  }
+
+  /** Return whether YARN itself serves requests for {@code required} without a label: on nodes without one, or idle ones of labels not exclusive. */
+  static boolean isLeftToYarn(RMContext rm, Resource required) {
+    return offersGpus(rm, RMNodeLabelsManager.NO_LABEL)
+        || rm.getNodeLabelManager().getClusterNodeLabels().stream().anyMatch(label -> !label.isExclusive() && fits(rm, label.getName(), required));
+  }
+
+  private static List<String> labels(RMContext rm, Predicate<String> condition) {
+    return rm.getNodeLabelManager().getClusterNodeLabelNames().stream().filter(condition).sorted().collect(Collectors.toList());
+  }
+
+  private static boolean fits(RMContext rm, String label, Resource required) {
+    return hasNode(rm, label, node -> Resources.fitsIn(required, node.getTotalResource()));
   }
 
   private static Resource offered(RMContext rm, String label) {
@@ -87,8 +98,7 @@ final class NodeLabels {
     QueueInfo info = queueInfo(rm, queue);
     return info != null
         && info.getMaximumCapacity() > 0
-        && defaultLabel(rm, queue).isEmpty()
-        && hasNode(rm, RMNodeLabelsManager.NO_LABEL, node -> Resources.fitsIn(required, node.getTotalResource()));
+        && defaultLabel(rm, queue).isEmpty() && fits(rm, RMNodeLabelsManager.NO_LABEL, required);
   }
 
   /**

@@ -53,8 +53,12 @@ final class RequestConverter {
       return false;
     }
 
-    /** Return the label to which requests for {@code required} go that name none; nothing for nodes without one. */
-    default String label(Resource required) {
+    /**
+     * Return the label to which requests for {@code required} go that name none; nothing for nodes without one, or if YARN finds others by itself.
+     *
+     * @param constrained whether such a request has placement constraints: it is given no label, and becomes shares where any label offers these alone
+     */
+    default String label(Resource required, boolean constrained) {
       return "";
     }
   }
@@ -157,14 +161,13 @@ final class RequestConverter {
         (key, ask) -> {
           Resource capability = ask.getResourceSizing() == null ? null : ask.getResourceSizing().getResources();
           long gpus = isOpportunistic(ask.getExecutionType()) ? 0 : amount(capability, Settings.GPU_RESOURCE);
-          Resource shares = gpus == 0 ? null : wholeShares(capability, share);
-          String chosen = gpus == 0 ? "" : offers.label(shares);
+          String chosen = gpus == 0 ? "" : offers.label(capability, true);
           if (gpus > 0 && !offers.offersGpus(chosen) && held.size() < MOST_KEYS) {
             held.put(key, ask);
           } else if (gpus > 0 && offers.offersOnlyShares(chosen)) {
             constrained = true;
             requestedGpus.put(key, gpus);
-            ready.add(withResources(ask, shares));
+            ready.add(withResources(ask, wholeShares(capability, share)));
           } else {
             ready.add(ask);
           }
@@ -272,9 +275,8 @@ final class RequestConverter {
     if (gpus == 0 || isOpportunistic(ask.getExecutionTypeRequest())) {
       return null;
     }
-    Resource shares = wholeShares(ask.getCapability(), share);
     String named = labels.getOrDefault(SchedulerRequestKey.create(ask), "");
-    String chosen = !named.isEmpty() ? named : label != null ? label : offers.label(shares);
+    String chosen = !named.isEmpty() ? named : label != null ? label : offers.label(ask.getCapability(), false);
     boolean asShares = offers.offersOnlyShares(chosen);
     if (!asShares && !offers.offersGpus(chosen) && deferred.size() < MOST_KEYS) {
       deferred.computeIfAbsent(SchedulerRequestKey.create(ask), unseen -> new ArrayList<>()).add(ask);
@@ -283,7 +285,7 @@ final class RequestConverter {
     if (!asShares && (chosen.isEmpty() || chosen.equals(named) || label != null || !offers.offersGpus(chosen))) {
       return null;
     }
-    ResourceRequest ours = copy(ask, asShares ? shares : ask.getCapability(), ask.getNumContainers());
+    ResourceRequest ours = copy(ask, asShares ? wholeShares(ask.getCapability(), share) : ask.getCapability(), ask.getNumContainers());
     if (named.isEmpty() && !chosen.isEmpty() && ResourceRequest.isAnyLocation(ours.getResourceName())) {
       ours.setNodeLabelExpression(chosen);
     }

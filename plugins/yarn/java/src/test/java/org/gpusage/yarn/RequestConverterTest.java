@@ -43,7 +43,7 @@ class RequestConverterTest {
         }
 
         @Override
-        public String label(Resource required) {
+        public String label(Resource required, boolean constrained) {
           return registered ? "v100" : "";
         }
       };
@@ -160,7 +160,7 @@ class RequestConverterTest {
     RequestConverter.Offers whole =
         new RequestConverter.Offers() {
           @Override
-          public String label(Resource required) {
+          public String label(Resource required, boolean constrained) {
             return "a100";
           }
         };

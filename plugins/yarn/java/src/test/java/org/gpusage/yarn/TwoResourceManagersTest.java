@@ -27,6 +27,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceUsage;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.SchedulingMode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.SimpleCandidateNodeSet;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 import org.apache.hadoop.yarn.util.resource.DominantResourceCalculator;
 import org.apache.hadoop.yarn.util.resource.ResourceCalculator;
@@ -54,9 +55,21 @@ class TwoResourceManagersTest {
     assertTrue(reserving.precheckNode(full, SchedulingMode.IGNORE_PARTITION_EXCLUSIVITY, Optional.empty()));
     assertFalse(passing.precheckNode(full, SchedulingMode.IGNORE_PARTITION_EXCLUSIVITY, Optional.empty()));
 
+    reserving.getPreferredNodeIterator(new SimpleCandidateNodeSet<>(full)).next();
     assertEquals(0, ours.computeAvailableContainers(full.getUnallocatedResource(), HALF));
     assertEquals(1, others.computeAvailableContainers(full.getUnallocatedResource(), vector(64, 1, 0, 150)), "of nodes it knows nothing");
     assertEquals(4, ours.computeAvailableContainers(vector(8192, 32, 0, 200), HALF), "a queue's, which has the same amounts");
+  }
+
+  @Test
+  void aNodeWhoseTotalChangedIsKnownWhenItsReservedContainerIsTried() throws Exception {
+    GpuShareResourceCalculator ours = new GpuShareResourceCalculator();
+    ours.setConf(new Configuration(false));
+    GpuSharePlacementAllocator<SchedulerNode> allocator = allocator(ours, SHARE);
+    allocator.getPreferredNodeIterator(new SimpleCandidateNodeSet<>(full)).next();
+    full.updateTotalResource(vector(4096, 32, 0, 200));
+    allocator.getPreferredNodeIterator(new SimpleCandidateNodeSet<>(full)).next(); // all that YARN asks of us then
+    assertEquals(0, ours.computeAvailableContainers(full.getUnallocatedResource(), HALF));
   }
 
   @Test
