@@ -81,3 +81,19 @@ def test_shares_are_of_share_nodes_and_doctor_agrees(site: Sandbox) -> None:
     document = gpusage(site, *submit, "--", "env")
     assert (document["end"]["state"], document["plan"]["share"] < 100) == ("SUCCEEDED", True)
     assert masters.places(site, document["application"]) == {"v100-1"}
+
+
+def test_a_masters_own_gpu_is_of_a_whole_node(site: Sandbox) -> None:
+    known = {app["id"] for app in apps.applications(site)}
+    options = ("-num_containers", "1", "-master_resources", "memory-mb=128,vcores=1,yarn.io/gpu=1")
+    assert apps.run_distributed_shell(site, "echo run", *options) == ["run\n"]
+    (mine,) = {app["id"] for app in apps.applications(site)} - known
+    (path,) = site.logs.glob(f"containers/*/{mine}/*_01_000001")
+    assert path.parts[-3] == "v100-2"
+
+
+def test_what_yarn_serves_without_a_label_stays_its_own(site: Sandbox) -> None:
+    admin = "org.apache.hadoop.yarn.client.cli.RMAdminCLI"
+    site.java_client(admin, "-addToClusterNodeLabels", "open(exclusive=false)")
+    site.java_client(admin, "-replaceLabelsOnNode", f"{site.node_id('v100-2')}=open")
+    assert where_one_gpu_is(site) == ("v100-2", ""), "an idle node; its queue may not even name the label"
