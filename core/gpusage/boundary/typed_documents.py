@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TypeVar
@@ -22,6 +23,7 @@ T = TypeVar("T")
 Step = str | int
 """A step into a value: the name of a key, or the index of an entry; ``...`` is any key of a mapping."""
 
+_ONE_THREAD = threading.Lock()
 _PATH = re.compile(r" - at `(?:key` in `)?\$([^`]*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(?:(\d+)|(\.\.\.))\]")
 _FIELD = re.compile(r"(unknown|missing required) field `(.*?)`(?: - at `\$[^`]*`)?$", re.DOTALL)
@@ -67,7 +69,9 @@ def read_as(kind: type[T], document: object, prefix: str = "") -> T:
         MismatchError: The document does not have this type.
     """
     try:
-        return msgspec.convert(document, kind)
+        # msgspec (0.22) crashes the process where two threads meet a type for the first time.
+        with _ONE_THREAD:
+            return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise _mismatch(kind, document, str(error), prefix) from error
     except UnicodeEncodeError as error:  # half a surrogate pair in a key, which JSON can hold

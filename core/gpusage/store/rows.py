@@ -19,7 +19,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -178,7 +178,7 @@ def decode_records(texts: Iterable[str], kind: type[Record], store: str) -> tupl
     records = []
     for text in texts:
         try:
-            records.append(msgspec.json.decode(unpacked(text), type=kind))
+            records.append(_DECODERS[kind].decode(unpacked(text)))
         except (msgspec.MsgspecError, TypeError, ValueError, zlib.error) as error:  # noqa: PERF203 - each row for itself; it may hold no text
             _log.warning("store %s holds a row that is no %s (%s): left out", store, _NOUNS[kind], error)
     return tuple(records)
@@ -344,3 +344,5 @@ def is_record_of(usage: Usage, record: DecisionRecord) -> bool:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_encodable)
+# Made before there are threads, as `gpusage.boundary.typed_documents` has it.
+_DECODERS: Mapping[type, Any] = {kind: msgspec.json.Decoder(kind) for kind in _NOUNS}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import suppress
 from typing import Annotated
 
@@ -82,3 +84,28 @@ def test_an_unknown_key_gets_the_nearest_one(key: str, hint: str) -> None:
 def test_anything_is_read_or_refused(kind: type[Struct], document: object) -> None:
     with suppress(MismatchError):
         read_as(kind, document)
+
+
+THREADS = """
+import sys, threading
+from dataclasses import make_dataclass
+from gpusage.boundary.typed_documents import read_as
+
+sys.setswitchinterval(1e-6)
+for _ in range(30):
+    parts = [make_dataclass(f"Part{number}", [("a", int)]) for number in range(30)]
+    kind = make_dataclass("Whole", [(part.__name__, part) for part in parts])
+    document = {part.__name__: {"a": 1} for part in parts}
+    start = threading.Barrier(4)
+    def read():
+        start.wait()
+        read_as(kind, document)
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for each in threads: each.start()
+    for each in threads: each.join()
+"""
+
+
+def test_threads_that_meet_a_type_at_once_do_not_end_the_process() -> None:
+    """The daemon ended so at its start: by msgspec, with a signal and without a word."""
+    assert subprocess.run([sys.executable, "-c", THREADS], check=False).returncode == 0
