@@ -133,8 +133,8 @@ def apply_known_figures(
         required_memory_bytes=required_bytes,
         share_high_bytes=None if known.memory_bytes else need.share_high_bytes,
         gpu_utilization=utilization,
-        sm_activity=_scale_activity(need.sm_activity, busier),
-        dram_activity=_scale_activity(need.dram_activity, shorter if known.step_time_s else busier),
+        sm_activity=clip_to_one(scaled(need.sm_activity, busier)),
+        dram_activity=clip_to_one(scaled(need.dram_activity, shorter if known.step_time_s else busier)),
         throughput_samples_per_s=throughput(workload, step_time_s),
         fits=(required_bytes or memory_bytes).high <= gpu.memory_bytes,
         source="step" if known.step_time_s and known.step_time_s.source.startswith(OTHER_STEP) else need.source,
@@ -186,8 +186,8 @@ def of_all_processes(one: GpuNeed, workload: Workload, known: ObservedFigures, g
         required_memory_bytes=required,
         share_high_bytes=one.share_high_bytes and count * one.share_high_bytes,
         gpu_utilization=clip_to_one(work),
-        sm_activity=_scale_activity(one.sm_activity, count),
-        dram_activity=_scale_activity(one.dram_activity, count),
+        sm_activity=clip_to_one(scaled(one.sm_activity, count)),
+        dram_activity=clip_to_one(scaled(one.dram_activity, count)),
         throughput_samples_per_s=throughput(workload, step_time_s),
         fits=required.high <= gpu.memory_bytes,
         slowdown=price_together(product(one.slowdown, longer), alone) if gpu.parent_gpu else one.slowdown,
@@ -283,12 +283,6 @@ def _user_figures(alone: SoloRun, gpu: Gpu, utilization: Figure | None) -> Obser
 
 def _figure(value: float | None) -> Figure | None:
     return None if value is None else Figure(interval=exact_interval(value), source=USER)
-
-
-def _scale_activity(activity: Interval, factor: float) -> Interval:
-    """Return *activity*, *factor* times as much, and at most 1."""
-    low, value, high = (min(end * factor, 1.0) for end in (activity.low, activity.value, activity.high))
-    return Interval(value=value, low=low, high=high)
 
 
 def share_notes(known: ObservedFigures) -> tuple[str, ...]:
