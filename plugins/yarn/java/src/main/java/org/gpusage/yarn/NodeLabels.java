@@ -68,11 +68,14 @@ final class NodeLabels {
    * the other way round if {@code sharesFirst}; of each kind those with room.
    */
   static String labelForGpus(RMContext rm, String queue, Resource required, boolean sharesFirst) {
+    if (offersGpus(rm, RMNodeLabelsManager.NO_LABEL)) {
+      return "";
+    }
     Resource asShares = RequestConverter.wholeShares(required, Settings.shareResource(rm.getYarnConfiguration()));
     List<String> shares = roomyFirst(rm, usable(rm, queue, labels(rm, label -> offersOnlyShares(rm, label))), asShares);
     List<String> whole = roomyFirst(rm, usable(rm, queue, labels(rm, label -> fits(rm, label, required))), required);
     Stream<String> labels = sharesFirst ? Stream.concat(shares.stream(), whole.stream()) : Stream.concat(whole.stream(), shares.stream());
-    return offersGpus(rm, RMNodeLabelsManager.NO_LABEL) ? "" : labels.findFirst().orElse("");
+    return labels.findFirst().orElse("");
   }
 
   /** Return whether YARN itself serves requests for {@code required} without a label: on nodes without one, or idle ones of labels not exclusive. */
