@@ -24,13 +24,16 @@ def exactly(price: float) -> Interval:
     return Interval(value=price, low=price, high=price)
 
 
-@pytest.mark.parametrize("model", ["resnet50", "vgg16"])
-def test_a_partner_costs_a_job_that_the_gpu_decides_what_was_measured(model: str) -> None:
-    """Two inference jobs with 50 % each on a V100: 5 to 12 % more than alone at 50 %; the high end is above these."""
+@pytest.mark.parametrize(("model", "most"), [("vgg16", 1.11), ("resnet50", 1.2)])
+def test_a_partner_costs_a_job_that_the_gpu_decides_what_was_measured(model: str, most: float) -> None:
+    """Two inference jobs with 50 % each on a V100: 5 to 12 % more than alone at 50 %; the high end is above these.
+
+    ResNet-50 is predicted dearer.
+    """
     graph, workload = gpusage.read_model(MODELS / f"{model}.onnx"), Workload(batch_size=32, mode="infer")
     (price,) = advisor().price(graph, workload, [V100], (50,))[0]
     promised = slowdown_with_partners(price.slowdown_under_contention, 1, price.partner_powers)
-    assert 1.05 < promised.value / price.slowdown.value < 1.2
+    assert 1.05 < promised.value / price.slowdown.value < most
     assert promised.high / price.slowdown.value > 1.12
 
 
