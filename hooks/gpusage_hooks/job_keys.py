@@ -290,12 +290,13 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
         "step_time": _row(
             StepTime(),
             affects="decision",
-            targets=("alone.step_time_s", "alone.gpu"),
-            form="TIME@GPU",
+            targets=("alone.step_time_s", "alone.gpu", "alone.step_batch_size"),
+            form="TIME@GPU[@BATCH]",
             unit="us, ms or s",
             default="unknown",
             example="30ms@a100",
             help="Step time when the job ran alone on the named whole GPU, such as 30ms@a100.",
+            details="30ms@a100@32 is for batch 32.",
         ),
         "first_run": _row(
             JobId(),

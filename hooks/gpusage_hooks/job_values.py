@@ -72,6 +72,7 @@ BYTES_PER_GBIT = 1e9 / 8
 _JOB_ID = "[A-Za-z0-9_.+-]{1,256}"
 _NAME = r"[A-Za-z0-9][\w.:-]{0,63}"
 _SIZES = re.compile(r"[0-9]{1,10}(?:x[0-9]{1,10})*")
+_BATCH = "[1-9][0-9]{0,8}"
 _DURATION = re.compile(rf"({_DECIMAL.pattern})\s*(us|ms|s)")
 _SECONDS: Mapping[str, float] = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0})
 
@@ -265,19 +266,22 @@ class Duration(Text):
 
 @dataclass(frozen=True, slots=True)
 class StepTime(Text):
-    """A measured step time such as ``30ms@a100``."""
+    """A measured step time such as ``30ms@a100``, or ``30ms@a100@32`` of batch 32."""
 
     @property
     def json_schema(self) -> Mapping[str, object]:
-        """Return a time, ``@`` and the GPU."""
-        return {"type": "string", "pattern": f"^{_DURATION.pattern}@.+$"}
+        """Return a time, ``@`` and the GPU, and ``@`` before a batch size."""
+        return {"type": "string", "pattern": f"^{_DURATION.pattern}@[^@]+(@{_BATCH})?$"}
 
-    def parse(self, key: str, text: str) -> tuple[float, str]:
-        """Return the seconds and the name of the GPU."""
-        duration, _, gpu = text.partition("@")
-        if not gpu.strip():
+    def parse(self, key: str, text: str) -> tuple[float, str, int | None]:
+        """Return the seconds, the name of the GPU, and the batch size where one is named."""
+        duration, _, rest = text.partition("@")
+        gpu, at, batch = (part.strip() for part in rest.partition("@"))
+        if not gpu:
             refuse(key, "must name the GPU that it was measured on", text, f"Write '{key}=30ms@a100'")
-        return Duration(example="30ms@a100").parse(key, duration.strip()), gpu.strip()
+        if at and not re.fullmatch(_BATCH, batch):
+            refuse(key, "must have a batch size after its GPU's '@'", text, f"Write '{key}=30ms@a100@32'")
+        return Duration(example="30ms@a100").parse(key, duration.strip()), gpu, int(batch) if at else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +294,7 @@ class Utilization(Text):
     @property
     def json_schema(self) -> Mapping[str, object]:
         """Return percent, and ``@`` before a batch size."""
-        return {"type": "string", "pattern": f"^{_DECIMAL.pattern}%?(@[1-9][0-9]{{0,8}})?$"}
+        return {"type": "string", "pattern": f"^{_DECIMAL.pattern}%?(@{_BATCH})?$"}
 
     def parse(self, key: str, text: str) -> tuple[float, int | None]:
         """Return the share of 1, and the batch size where one is named."""
@@ -304,7 +308,7 @@ class Utilization(Text):
             refuse(key, "must be percent, and have a '%' where it could be a share of 1", text, hint)
         if not 0 < percent <= 100:  # percent
             refuse(key, "must be percent above 0, at most 100", text, f"Write '{key}=60'")
-        if at and not re.fullmatch(r"[1-9][0-9]{0,8}", batch):
+        if at and not re.fullmatch(_BATCH, batch):
             refuse(key, "must have a batch size after '@'", text, f"Write '{key}=60@32'")
         return percent / 100, int(batch) if at else None
 

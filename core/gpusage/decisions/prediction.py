@@ -12,11 +12,11 @@ from itertools import chain
 from typing import TypeVar
 
 from gpusage.devices.catalogue import Catalogue
-from gpusage.devices.shares import memory_cap_bytes, shares_alone_of, shares_of
+from gpusage.devices.shares import shares_alone_of, shares_of
 from gpusage.experience.learned import NO_FINDING, NOTHING_LEARNED, Finding, Learned
 from gpusage.graphs.model_files import DYNAMIC_BATCH
 from gpusage.plugins.hooks import NOBODY, Hooks
-from gpusage.predictors.intervals import exact_interval, product
+from gpusage.predictors.intervals import exact_interval
 from gpusage.predictors.known import (
     NO_EARLIER_RUN,
     NOTHING_KNOWN,
@@ -27,9 +27,10 @@ from gpusage.predictors.known import (
     is_same_batch_size,
     of_all_processes,
     of_one_process,
+    on_share,
     price_together,
     share_notes,
-    throughput,
+    workload_of_step,
 )
 from gpusage_hooks.errors import GraphError, PluginError
 from gpusage_hooks.types import (
@@ -45,7 +46,7 @@ from gpusage_hooks.types import (
     Submitter,
     Workload,
 )
-from gpusage_hooks.units import WHOLE_PERCENT, gib
+from gpusage_hooks.units import WHOLE_PERCENT
 
 T = TypeVar("T")
 MOST_SAMPLES = 2**30
@@ -119,7 +120,7 @@ class Predictor:
             need = needs[id(part)]
             if price.share_percent < WHOLE_PERCENT:
                 need = replace(need, notes=(*need.notes, *share_notes(known[id(gpu)])))
-            shares.append(_on_share(need, workload, gpu, price, needs[id(gpu)].step_time_s))
+            shares.append(on_share(need, workload, gpu, price, needs[id(gpu)].step_time_s))
         return tuple(shares)
 
     def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
@@ -144,9 +145,14 @@ class Predictor:
             workload = replace(workload, alone=alone)
 
         answers = [*self.hooks.find_observed_figures(graph, workload, gpus, self.submitter)]
+        steps = [one.step_time_s for one in first_known(answers, gpus)]
+        measured = [(gpu.name, step.interval) for gpu, step in zip(gpus, steps, strict=True) if step]
         if alone.gpu is not None and alone.step_time_s is not None:
-            answers.append(self._observed_with_host(graph, workload, alone.gpu, alone.step_time_s, gpus))
-        return first_known([*answers, *self._learned(graph, workload, gpus)], gpus)
+            measured.insert(0, (alone.gpu, exact_interval(alone.step_time_s)))
+        answers.extend(self._learned(graph, workload, gpus))
+        if measured and not all(steps):
+            answers.append(self._figures_from_step(graph, workload, *measured[0], gpus))
+        return first_known(answers, gpus)
 
     def without_contradicted_values(self, graph: ModelGraph, workload: Workload) -> Workload:
         """Return *workload* without the utilization that its user gave, where many runs contradict it.
@@ -190,26 +196,30 @@ class Predictor:
         by_name = dict(zip((gpu.name for gpu in whole), of_others, strict=True))
         return [[by_name.get(gpu.name, NOTHING_KNOWN) for gpu in gpus]]
 
-    def _observed_with_host(
-        self, graph: ModelGraph, workload: Workload, measured_on: str, known_s: float, gpus: Sequence[Gpu]
+    def _figures_from_step(
+        self, graph: ModelGraph, workload: Workload, measured_on: str, known_s: Interval, gpus: Sequence[Gpu]
     ) -> list[ObservedFigures]:
         """Return the figures on the other *gpus* that follow from a step of *known_s* on the GPU *measured_on*."""
-        gpus_of_run = (self.catalogue.find(measured_on), *gpus)
-        if implausible_step_time(graph, workload, gpus_of_run[0]):
-            return [NOTHING_KNOWN] * len(gpus)
-        plain = replace(workload, alone=NO_EARLIER_RUN)
-        there, *needs = self._needs(graph, plain, gpus_of_run, (NOTHING_KNOWN,) * len(gpus_of_run))
+        gpu, nothing = self.catalogue.find(measured_on), [NOTHING_KNOWN] * len(gpus)
+        if implausible_step_time(graph, workload, gpu):
+            return nothing
+        alone, plain, observed = workload.alone, replace(workload, alone=NO_EARLIER_RUN), workload_of_step(workload)
+        (there,) = self._needs(graph, observed, (gpu,), (NOTHING_KNOWN,))
+        needs = self._needs(graph, plain, gpus, nothing)
         from gpusage.predictors.sharing.slowdown import gpu_bound_odds  # imports numpy; few users know a step time
 
-        of_gpu = gpu_bound_odds(graph, plain, gpus_of_run[0], known_s)
+        utilization = alone.utilization if alone.batch_size == alone.step_batch_size else None
+        of_gpu = gpu_bound_odds(graph, observed, gpu, known_s.value, utilization)
 
         # How busy a GPU would be that decides its step: what it takes longer than predicted, it works.
-        shorter = min(known_s / there.step_time_s.value, 1.0)
+        shorter = min(known_s.value / there.step_time_s.value, 1.0)
         steps_s = [exact_interval(shorter * need.step_time_s.value) for need in needs]
         of_step = [ObservedFigures(step_time_s=Figure(interval=step_s, source=measured_on)) for step_s in steps_s]
         busy = [need.gpu_utilization for need in self._needs(graph, plain, gpus, of_step)]
         return [
-            NOTHING_KNOWN if need.gpu == there.gpu else figures_from_step(known_s, there, need, share, of_gpu)
+            NOTHING_KNOWN
+            if need.gpu == there.gpu and observed == plain
+            else figures_from_step(known_s, there, need, share, of_gpu)
             for need, share in zip(needs, busy, strict=True)
         ]
 
@@ -310,28 +320,6 @@ def require_answer(hook: str, answer: T | None) -> T:
         message = f"Hook {hook!r} must be answered by a plugin; got no answer. 'gpusage plugins' lists them."
         raise PluginError(message, plugin="none", hook=hook)
     return answer
-
-
-def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s: Interval) -> GpuNeed:
-    step_time_s = product(alone_s, price.slowdown)
-    need = replace(need, step_time_s=step_time_s, throughput_samples_per_s=throughput(workload, step_time_s))
-    if price.share_percent == WHOLE_PERCENT:
-        return replace(need, fits=need.required_bytes.high <= gpu.memory_bytes)
-
-    # A share has a wall: what fits is decided by the second upper end, and by the share's part of the memory.
-    cap_bytes = memory_cap_bytes(gpu.memory_bytes, price.share_percent)
-    fits = need.share_memory_bytes <= cap_bytes
-    what = f"must have {gib(need.share_memory_bytes)} there, which 1 of 1,000 jobs exceeds"
-    if fits:
-        what = f"may take {gib(need.certain_memory_bytes)} of a free GPU, so it fits only behind a wall"
-    note = f"A share of {price.share_percent} % of {gpu.name} may use {gib(cap_bytes)}; this job {what}."
-    return replace(
-        need,
-        fits=fits,
-        share_percent=price.share_percent,
-        slowdown=price.slowdown,
-        notes=need.notes if need.certain_memory_bytes <= cap_bytes else (*need.notes, note),
-    )
 
 
 def with_model_settings(workload: Workload, named: Collection[str], graph: ModelGraph) -> Workload:

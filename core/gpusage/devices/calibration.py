@@ -85,7 +85,7 @@ def _text(path: str) -> str:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             content = file.read(MOST_BYTES + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
         json.loads(content)  # a longer one ends within its table
-        return content.decode()
+        return content.decode("utf-8-sig")  # as some editors write it
     except (OSError, ValueError, RecursionError) as error:
         return json.dumps(getattr(error, "strerror", None) or "another content")
 

@@ -249,8 +249,8 @@ class Learned:
         utilizations, memories = ([run.peak_utilization for _, run in runs], [run.memory_bytes for _, run in runs])
         margin = FIRST_RUN_MARGINS[min(len(runs), len(FIRST_RUN_MARGINS)) - 1]
 
-        step_time_s = request.workload.alone.step_time_s if request.workload.alone.gpu == gpu else None
-        timed = f", {1e3 * step_time_s:.3g} ms a step" if step_time_s else ""
+        alone = request.workload.alone
+        timed = f", {1e3 * alone.step_time_s:.3g} ms a step" if alone.step_time_s and alone.gpu == gpu else ""
         source = f"measured on {gpu} in {describe_jobs('+'.join(job for job, _ in runs))}{timed}"
         busy = Interval(value=max(utilizations), low=min(utilizations), high=min(margin * max(utilizations), 1.0))
         memory = Interval(value=max(memories), low=min(memories), high=margin * max(memories))

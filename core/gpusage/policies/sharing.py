@@ -262,11 +262,12 @@ def _accepted_slowdown(within: Limits) -> str:
 def _solo_run_reasons(policy_input: PolicyInput) -> list[str]:
     """Return the user's own figure of a run alone, if that counted."""
     alone = policy_input.workload.alone
+    batch_size = alone.step_batch_size if alone.utilization is None else alone.batch_size
+    at = f" at batch {batch_size}" if batch_size else ""
     if alone.utilization is not None:
-        at = f" at batch {alone.batch_size}" if alone.batch_size else ""
         return [f"by the known GPU utilization, {100 * alone.utilization:.0f} %{at}"]
     if alone.step_time_s is not None and any(candidate.known.step_time_s for candidate in policy_input.candidates):
-        return [f"by the known step time, {1000 * alone.step_time_s:.3g} ms on {alone.gpu}"]
+        return [f"by the known step time, {1000 * alone.step_time_s:.3g} ms on {alone.gpu}{at}"]
     return []
 
 

@@ -105,9 +105,16 @@ def at_least(figure: Interval, least: float) -> Interval:
     return Interval(value=max(figure.value, least), low=max(figure.low, least), high=max(figure.high, least))
 
 
+def at_most(figure: Interval, most: Interval) -> Interval:
+    """Return *figure*, no end of which is above that of *most*."""
+    return Interval(
+        value=min(figure.value, most.value), low=min(figure.low, most.low), high=min(figure.high, most.high)
+    )
+
+
 def clip_to_one(interval: Interval) -> Interval:
     """Return *interval* with no end above 1."""
-    return Interval(value=min(interval.value, 1.0), low=min(interval.low, 1.0), high=min(interval.high, 1.0))
+    return at_most(interval, exact_interval(1.0))
 
 
 def inverse(of: Interval) -> Interval:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import prod, sqrt
 
 from gpusage.devices.precisions import FLOAT_BYTES, HALF
-from gpusage.predictors.intervals import at_least, clip_to_one, exact_interval, product, scaled, speedup
+from gpusage.devices.shares import memory_cap_bytes
+from gpusage.predictors.intervals import at_least, at_most, clip_to_one, exact_interval, product, scaled, speedup
 from gpusage_hooks import hookimpl
 from gpusage_hooks.job_keys import QUANTISED
 from gpusage_hooks.types import (
@@ -28,11 +29,12 @@ from gpusage_hooks.types import (
     Interval,
     ModelGraph,
     ObservedFigures,
+    Price,
     SoloRun,
     Submitter,
     Workload,
 )
-from gpusage_hooks.units import seconds
+from gpusage_hooks.units import WHOLE_PERCENT, gib, seconds
 
 NO_EARLIER_RUN = SoloRun()
 NOTHING_KNOWN = ObservedFigures()
@@ -43,6 +45,7 @@ HOSTS_APART = 1.5
 """One host is taken to be at most so many times as fast as another; an assumption, no measurement shows it."""
 # An explanation of fewer odds is in no interval's end; the note names the likelier one.
 _FEW_ODDS, _EVEN = 0.1, 0.5
+_ROUNDING = 1e-6
 
 
 @hookimpl(trylast=True)
@@ -55,7 +58,7 @@ def find_observed_figures(
 
     # A step time that cannot be is left out; `predict_needs` says why.
     rows = zip(gpus, _utilizations(graph, workload, gpus), strict=True)
-    figures = (_user_figures(workload.alone, gpu, utilization) for gpu, utilization in rows)
+    figures = (_user_figures(workload, gpu, utilization) for gpu, utilization in rows)
     return [
         replace(known, step_time_s=None) if known.step_time_s and implausible_step_time(graph, workload, gpu) else known
         for known, gpu in zip(figures, gpus, strict=True)
@@ -68,13 +71,19 @@ def implausible_step_time(graph: ModelGraph, workload: Workload, gpu: Gpu) -> st
     if alone.step_time_s is None or (alone.gpu or gpu.name).casefold() not in (gpu.name, *gpu.aliases):
         return ""
 
-    min_s = min_step_s(graph, workload, gpu)
+    min_s = min_step_s(graph, workload_of_step(workload), gpu)
     if alone.step_time_s >= min_s:
         return ""
     return (
         f"The step time that you gave, {seconds(alone.step_time_s)}, is not used: even at its peak, {gpu.name} needs "
         f"{seconds(min_s)} at least."
     )
+
+
+def workload_of_step(workload: Workload) -> Workload:
+    """Return *workload* with the batch that its known step time is of, and nothing known."""
+    batch_size = workload.alone.step_batch_size or workload.batch_size
+    return replace(workload, batch_size=batch_size, alone=NO_EARLIER_RUN)
 
 
 def first_known(answers: Sequence[Sequence[ObservedFigures]], gpus: Sequence[Gpu]) -> tuple[ObservedFigures, ...]:
@@ -133,8 +142,8 @@ def apply_known_figures(
         required_memory_bytes=required_bytes,
         share_high_bytes=None if known.memory_bytes else need.share_high_bytes,
         gpu_utilization=utilization,
-        sm_activity=clip_to_one(scaled(need.sm_activity, busier)),
-        dram_activity=clip_to_one(scaled(need.dram_activity, shorter if known.step_time_s else busier)),
+        sm_activity=at_most(scaled(need.sm_activity, busier), utilization),
+        dram_activity=at_most(scaled(need.dram_activity, shorter if known.step_time_s else busier), utilization),
         throughput_samples_per_s=throughput(workload, step_time_s),
         fits=(required_bytes or memory_bytes).high <= gpu.memory_bytes,
         source="step" if known.step_time_s and known.step_time_s.source.startswith(OTHER_STEP) else need.source,
@@ -195,21 +204,21 @@ def of_all_processes(one: GpuNeed, workload: Workload, known: ObservedFigures, g
     )
 
 
-def figures_from_step(known_s: float, there: GpuNeed, here: GpuNeed, busy: Interval, of_gpu: float) -> ObservedFigures:
-    """Return what a step on another GPU shows about a GPU.
+def figures_from_step(known: Interval, there: GpuNeed, here: GpuNeed, busy: Interval, of_gpu: float) -> ObservedFigures:
+    """Return what a step on another GPU, or of another batch, shows about a GPU.
 
     It is the mean of two explanations: kernels take longer or shorter than predicted, here as there, or something else
     than a GPU decides, on any GPU. An end is that of an explanation whose odds are a tenth or more.
     So a slower GPU's time may fall as the known step grows: that speaks for a host, which such a GPU awaits less.
 
     Args:
-        known_s: The step time on another GPU.
-        there: What is predicted for that one.
+        known: The step time there.
+        there: What is predicted for it.
         here: What is predicted for this one.
         busy: This one's utilization by the first explanation.
         of_gpu: The odds of the first explanation, 0 to 1; 1 where the step is no longer than predicted.
     """
-    predicted, longer = here.step_time_s, known_s / there.step_time_s.value
+    predicted, longer = here.step_time_s, known.value / there.step_time_s.value
     few, many = min(of_gpu / _FEW_ODDS, 1.0), 1.0 - min((1.0 - of_gpu) / _FEW_ODDS, 1.0)
 
     # By the first explanation the step misses by what the ratio of both misses by, if that is less.
@@ -220,20 +229,24 @@ def figures_from_step(known_s: float, there: GpuNeed, here: GpuNeed, busy: Inter
         high=own.value * min(own.high / own.value, times.high / times.value),
     )
 
-    # By the second explanation the step waits for its host, which may be another one here.
+    # By the second explanation the step waits for its host, which may be another one here: in each step as long, or
+    # for each sample.
+    samples = [each.throughput_samples_per_s.value * each.step_time_s.value for each in (here, there)]
+    more = samples[0] / samples[1]
     waiting_s = Interval(
-        value=max(predicted.value, known_s),
-        low=max(predicted.low, known_s / HOSTS_APART),
-        high=max(predicted.high, known_s * HOSTS_APART),
+        value=max(predicted.value * min(longer, 1.0), known.value * sqrt(more)),
+        low=max(predicted.low * min(longer, 1.0), known.low * min(more, 1.0) / HOSTS_APART),
+        high=max(predicted.high * min(longer, 1.0), known.high * max(more, 1.0) * HOSTS_APART),
     )
 
     step_time_s = _interval_around(
-        _mean(own.low * longer, waiting_s.low, few),
+        _mean(own.low * longer * known.low / known.value, waiting_s.low, few),
         _mean(own.value * longer, waiting_s.value, of_gpu),
-        _mean(own.high * longer, waiting_s.high, many),
+        _mean(own.high * longer * known.high / known.value, waiting_s.high, many),
     )
     shows = f"takes {'no ' if longer <= 1 else ''}longer than predicted" if of_gpu > _EVEN else "waits for its host"
-    source = f"{OTHER_STEP}{there.gpu}, which {shows}"
+    of_batch = "" if abs(more - 1.0) < _ROUNDING else f" at batch {samples[1]:.0f}"
+    source = f"{OTHER_STEP}{there.gpu}{of_batch}, which {shows}"
     utilization = _interval_around(
         _mean(busy.low, busy.low * predicted.value / waiting_s.high, many),
         _mean(busy.value, busy.value * predicted.value / waiting_s.value, of_gpu),
@@ -241,7 +254,7 @@ def figures_from_step(known_s: float, there: GpuNeed, here: GpuNeed, busy: Inter
     )
     return ObservedFigures(
         step_time_s=Figure(interval=step_time_s, source=source),
-        gpu_utilization=Figure(interval=utilization, source=source),
+        gpu_utilization=Figure(interval=clip_to_one(utilization), source=source),
     )
 
 
@@ -272,9 +285,11 @@ def is_same_batch_size(workload: Workload) -> bool:
     return workload.alone.batch_size in (None, workload.batch_size)
 
 
-def _user_figures(alone: SoloRun, gpu: Gpu, utilization: Figure | None) -> ObservedFigures:
+def _user_figures(workload: Workload, gpu: Gpu, utilization: Figure | None) -> ObservedFigures:
     """Return what the user says about *gpu*; a utilization holds for every whole GPU, and for no slice."""
+    alone = workload.alone
     is_there = alone.gpu == gpu.name or (alone.gpu is None and not gpu.parent_gpu)
+    is_there = is_there and alone.step_batch_size in (None, workload.batch_size)
     return ObservedFigures(
         step_time_s=_figure(alone.step_time_s) if is_there else None,
         gpu_utilization=None if gpu.parent_gpu else utilization,
@@ -296,6 +311,29 @@ def share_notes(known: ObservedFigures) -> tuple[str, ...]:
 
     of_whole = f"What is known of a whole GPU ({' and '.join(figures)}) counts in a share's slowdown and step time"
     return (f"{of_whole}; GPU busy and the activities of a share come from the graph alone.",)
+
+
+def on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s: Interval) -> GpuNeed:
+    """Return *need*, of a share of *gpu*, with its *price*, and with the step that takes *alone_s* on the whole GPU."""
+    step_time_s = product(alone_s, price.slowdown)
+    need = replace(need, step_time_s=step_time_s, throughput_samples_per_s=throughput(workload, step_time_s))
+    if price.share_percent == WHOLE_PERCENT:
+        return replace(need, fits=need.required_bytes.high <= gpu.memory_bytes)
+
+    # A share has a wall: what fits is decided by the second upper end, and by the share's part of the memory.
+    cap_bytes = memory_cap_bytes(gpu.memory_bytes, price.share_percent)
+    fits = need.share_memory_bytes <= cap_bytes
+    what = f"must have {gib(need.share_memory_bytes)} there, which 1 of 1,000 jobs exceeds"
+    if fits:
+        what = f"may take {gib(need.certain_memory_bytes)} of a free GPU, so it fits only behind a wall"
+    note = f"A share of {price.share_percent} % of {gpu.name} may use {gib(cap_bytes)}; this job {what}."
+    return replace(
+        need,
+        fits=fits,
+        share_percent=price.share_percent,
+        slowdown=price.slowdown,
+        notes=need.notes if need.certain_memory_bytes <= cap_bytes else (*need.notes, note),
+    )
 
 
 FEWER_MULTIPLICATIONS = 4.0

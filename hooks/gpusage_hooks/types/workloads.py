@@ -105,12 +105,14 @@ class SoloRun:
         step_time_s: Seconds of one step.
         gpu: The GPU, by its name of the catalogue, that the step time is of; ``None`` is each that is asked for.
         batch_size: What the utilization was seen at; ``None`` is the workload's own.
+        step_batch_size: The same of the step time.
     """
 
     utilization: float | None = None
     step_time_s: float | None = None
     gpu: str | None = None
     batch_size: int | None = None
+    step_batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

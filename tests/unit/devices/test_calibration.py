@@ -149,6 +149,13 @@ def test_the_newest_of_two_files_of_a_gpu_counts_and_the_other_is_named(tmp_path
         )
 
 
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    """It ended every command, and gpusaged."""
+    path = Path(written(tmp_path))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert at_site(str(path)).find("v100").host_factor == 2.2
+
+
 @pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "bytes", "long", "deep", "text"])
 def test_what_is_no_small_regular_file_is_named_at_once(kind: str, tmp_path: Path) -> None:
     path, got = tmp_path / kind, {"missing": "No such file or directory", "folder": "Is a directory"}

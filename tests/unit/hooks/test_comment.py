@@ -166,6 +166,8 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
     assert request is not None
     assert request.workload.slowdown == 1.5
     assert request.workload.alone == SoloRun(utilization=0.6, step_time_s=0.03, gpu="a100")
+    both = parse_comment("r.onnx,utilization=60@8,step_time=30ms@a100@16").workload.alone
+    assert (both.gpu, both.batch_size, both.step_batch_size) == ("a100", 8, 16)
     request = parse_comment("r.onnx,batch=64,utilization=60 @ 32")
     assert request is not None
     assert request.workload.alone == SoloRun(utilization=0.6, batch_size=32)
@@ -237,6 +239,7 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("utilization=60@a100", "must have a batch size after '@'; got '60@a100'."),
         ("utilization=60@0", "must have a batch size after '@'"),
         ("step_time=30ms", "must name the GPU that it was measured on; got '30ms'. Write 'step_time=30ms@a100'."),
+        ("step_time=30ms@a100@x", "must have a batch size after its GPU's '@'"),
         ("step_time=30@a100", "must be a time above 0 in us, ms or s; got '30'. Write 'step_time=30ms@a100'."),
         ("step_time=٣ms@a100", "must be a time above 0"),
         (f"step_time={'9' * 400}s@a100", "must be a time above 0"),  # infinite, as a number

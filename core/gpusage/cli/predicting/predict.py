@@ -150,13 +150,13 @@ def _predictions_of_model(
 
     Raises:
         GraphError: The model has a fixed batch, and another is asked for.
-        RequestError: A step time is known of a GPU that is not among *gpus*.
+        RequestError: A step time is known, and nobody says of which of several batches.
     """
     graph = read_graph(advisor(), requests[0].model, dict(requests[0].workload.shape))
     run = request_with_model_settings(requests[0], graph).workload
-    name = run.alone.gpu
-    if name is not None and advisor().catalogue.find(name) not in gpus:
-        message = f"Option --step-time must name a GPU that is predicted for; got {name!r}. Add --gpu {name}."
+    alone = run.alone
+    if alone.step_time_s is not None and alone.step_batch_size is None and (largest or len(requests) > 1):
+        message = "Option --step-time must say of which of several batches it is; got none. Write 30ms@a100@32."
         raise RequestError(message)
 
     if not largest:

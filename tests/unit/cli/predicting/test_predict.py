@@ -178,10 +178,9 @@ def test_a_share_is_shown_with_what_it_costs_beside_the_whole_gpu() -> None:
     [
         (["--share", "50", "--utilization", "0"], "must be percent above 0, at most 100; got '0'."),
         (["--share", "50", "--utilization", "60@x"], "must have a batch size after '@'; got '60@x'."),
-        (
-            ["--share", "50", "--step-time", "9ms@v100", "--gpu", "h100"],
-            "must name a GPU that is predicted for; got 'v100'",
-        ),
+        (["--batch", "8,16", "--step-time", "9ms@v100"], "must say of which of several batches it is"),
+        (["--max-batch", "--step-time", "9ms@v100"], "must say of which of several batches it is"),
+        (["--step-time", "9ms@v9"], "GPU 'v9' must be a name of the catalogue"),
         (
             ["--share", "50", "--step-time", "9ms"],
             "must name the GPU that it was measured on; got '9ms'. Write 'step_time=30ms@a100'.",
@@ -192,6 +191,16 @@ def test_what_is_known_of_a_job_and_cannot_be_used_is_refused(arguments: list[st
     result = CliRunner().invoke(main, ["predict", RESNET, *arguments])
     assert result.exit_code in (1, 2)
     assert sentence in result.stderr
+
+
+def test_a_step_that_is_known_on_a_gpu_which_is_not_asked_for_moves_those_that_are() -> None:
+    words = ["predict", RESNET, "--batch", "32", "--gpu", "a100", "--json"]
+    usual, known = (
+        json.loads(CliRunner().invoke(main, [*words, *more]).stdout)["predictions"][0]["needs"][0]
+        for more in ([], ["--step-time", "15ms@v100"])
+    )
+    assert known["step_time_s"]["value"] < 0.6 * usual["step_time_s"]["value"]
+    assert "The step time is known from the step on v100-sxm2-16gb" in " ".join(known["notes"])
 
 
 def test_several_batches_are_one_table_and_one_prediction_each() -> None:
