@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod, sqrt
+from math import log10, prod, sqrt
 
 from gpusage.devices.precisions import FLOAT_BYTES, HALF
 from gpusage.devices.shares import memory_cap_bytes
@@ -219,7 +219,9 @@ def figures_from_step(known: Interval, there: GpuNeed, here: GpuNeed, busy: Inte
         of_gpu: The odds of the first explanation, 0 to 1; 1 where the step is no longer than predicted.
     """
     predicted, longer = here.step_time_s, known.value / there.step_time_s.value
-    few, many = min(of_gpu / _FEW_ODDS, 1.0), 1.0 - min((1.0 - of_gpu) / _FEW_ODDS, 1.0)
+    # A GPU's odds fall fast as the step grows: an end moves by their logarithm, from a tenth to a thousandth.
+    few = min(max(1.0 + log10(max(of_gpu, _ROUNDING) / _FEW_ODDS) / 2.0, 0.0), 1.0)
+    many = 1.0 - min((1.0 - of_gpu) / _FEW_ODDS, 1.0)
 
     # By the first explanation the step misses by what the ratio of both misses by, if that is less.
     own, times = predicted, speedup(there, here)

@@ -36,6 +36,7 @@ _LOG_HOST_SHARE = _LOG_GPU_SHARE + _RATIOS
 MAX_HOST_DEVIATION = 4.0
 """Standard deviations: a host that takes longer than this does something other than launch kernels, it loads, say."""
 _HALF = 0.5
+_MIDDLE = (0.25, 0.75)
 # A model of views alone has no kernels: its step is the host's.
 _LEAST_S = 1e-9
 
@@ -43,7 +44,9 @@ _LEAST_S = 1e-9
 def gpu_time_shares(
     busy_s: FloatArray, step_s: FloatArray, kernel_count: FloatArray, doubt: HostUncertainty
 ) -> FloatArray:
-    """Return the GPU's own time over the step's, 0 to 1: the median of what the known step time leaves possible.
+    """Return the GPU's own time over the step's, 0 to 1: the middle of what the known step time leaves possible.
+
+    It is the mean of the middle half, of logarithms. A median jumps where a host becomes likelier than a slow GPU.
 
     Args:
         busy_s: The GPU's own time of each step, as predicted.
@@ -52,7 +55,9 @@ def gpu_time_shares(
         doubt: What is expected of hosts.
     """
     weights = _weights(busy_s, step_s, kernel_count, doubt)
-    return np.asarray(np.exp(np.interp(_median(weights), _RATIOS, _LOG_GPU_SHARE)))
+    ends = np.clip(weights.cumsum(axis=1) / weights.sum(axis=1, keepdims=True), *_MIDDLE)
+    middle = np.diff(ends, axis=1, prepend=_MIDDLE[0])
+    return np.asarray(np.exp(middle @ _LOG_GPU_SHARE / (_MIDDLE[1] - _MIDDLE[0])))
 
 
 def gpu_bound_probability(
@@ -72,17 +77,6 @@ def _weights(busy_s: FloatArray, step_s: FloatArray, kernel_count: FloatArray, d
     # Logarithms of a log-normal density, from which the largest is taken so that none underflows for all ratios.
     weights: FloatArray = np.exp(-_HALF * (against - against.min(axis=1, keepdims=True)))
     return weights
-
-
-def _median(weights: FloatArray) -> FloatArray:
-    """Return the logarithm of the ratio below which half of each row of *weights* lies."""
-    # Linear between the two grid points between which the cumulated weights pass a half.
-    below = weights.cumsum(axis=1) / weights.sum(axis=1, keepdims=True) - _HALF
-    after = np.clip((below < 0).sum(axis=1), 1, len(_RATIOS) - 1)
-    rows, step = np.arange(len(below)), _RATIOS[1] - _RATIOS[0]
-    before = below[rows, after - 1]
-    part = np.clip(-before / np.maximum(below[rows, after] - before, 1e-300), 0.0, 1.0)
-    return np.asarray(_RATIOS[after - 1] + step * (part + _HALF))
 
 
 MAX_STEP_GAPS = 2.0
