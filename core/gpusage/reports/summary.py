@@ -166,7 +166,7 @@ def share_costs(observations: Iterable[Observation]) -> ShareCosts:
     for each in filter(had_share, observations):
         if each.usage.outcome == "out_of_memory":
             continue
-        price, took = amounts.expected_slowdown(each), _gpu_hours(each)
+        price, took = amounts.expected_slowdown(each), amounts.gpu_hours(each)
         hours, whole_hours = hours + took, whole_hours + took / price.value
         least_whole_hours += took / price.high
     return ShareCosts(hours=hours, whole_hours=whole_hours, least_whole_hours=least_whole_hours)
@@ -193,11 +193,6 @@ def _idle_s(usage: Usage) -> float:
         return usage.longest_idle_s or 0.0
     busy_s = max((usage.cpu_s or 0.0) / IDLE_PROCESSORS, (usage.read_bytes or 0) / IDLE_READ_BYTES_PER_S)
     return usage.sampled_s if busy_s <= usage.sampled_s and (usage.peak_utilization or 0.0) < UNUSED_BELOW else 0.0
-
-
-def _gpu_hours(observed: Observation) -> float:
-    usage = observed.usage
-    return amounts.gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
 
 
 def _why_broken(observed: Observation) -> str:

@@ -52,7 +52,8 @@ class DailyReports(PeriodicTask):
     """
 
     def __init__(self, state: State, open_store: Callable[[], DecisionStore]) -> None:
-        super().__init__("days", "the days of the store cannot be added up")
+        # An upgrade or a long pause may have left many.
+        super().__init__("days", "the days of the store cannot be added up", at_once=True)
         self._state = state
         self._open_store = open_store
 
@@ -85,7 +86,3 @@ class DailyReports(PeriodicTask):
     def interval_s(self) -> float:
         """Return how often days are looked for."""
         return INTERVAL_S
-
-    def _loop(self) -> None:
-        self.run_once()  # an upgrade or a long pause may have left many
-        super()._loop()
