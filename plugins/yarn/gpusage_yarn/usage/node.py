@@ -66,7 +66,8 @@ def main(words: Sequence[str]) -> None:
     # A container whose NodeManager has died goes on.
     if int(percent) < WHOLE_PERCENT and os.getppid() == parent and says_out_of_memory(os.environ):
         usage = replace(usage, outcome="out_of_memory")
-    if usage.gpu:
+    # A node may have no driver's library to name its GPU, and see a miss all the same.
+    if usage.gpu or usage.outcome == "out_of_memory":
         append_report(folder, usage)
 
 
