@@ -51,9 +51,10 @@ class DailyReports(PeriodicTask):
         open_store: Opens the store, in this thread.
     """
 
+    runs_at_start = True  # an upgrade or a long pause may have left many days
+
     def __init__(self, state: State, open_store: Callable[[], DecisionStore]) -> None:
-        # An upgrade or a long pause may have left many.
-        super().__init__("days", "the days of the store cannot be added up", at_once=True)
+        super().__init__("days", "the days of the store cannot be added up")
         self._state = state
         self._open_store = open_store
 

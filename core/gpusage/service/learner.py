@@ -172,14 +172,15 @@ class Learner(PeriodicTask):
         publish: Receives the experience, whenever it may have changed.
     """
 
+    runs_at_start = True  # the first jobs are decided by what was learned, too
+
     def __init__(
         self,
         configuration: Callable[[], Configuration],
         open_store: Callable[[], DecisionStore],
         publish: Callable[[Learned], None],
     ) -> None:
-        # The first jobs are decided by what was learned, too.
-        super().__init__("learner", "what earlier runs showed cannot be read", at_once=True)
+        super().__init__("learner", "what earlier runs showed cannot be read")
         self._configuration = configuration
         self._open_store = open_store
         self._publish = publish

@@ -17,17 +17,18 @@ class PeriodicTask(ABC):
     Args:
         name: Of the thread.
         failure_message: The consequence of a failed run, for the log.
-        at_once: Whether the first run comes before the first interval.
 
     Attributes:
         error: Why the last run failed; ``None`` where it did not.
+        runs_at_start: Whether the first run comes before the first interval.
     """
 
-    def __init__(self, name: str, failure_message: str, *, at_once: bool = False) -> None:
+    runs_at_start = False
+
+    def __init__(self, name: str, failure_message: str) -> None:
         self.error: str | None = None
         self._name = name
         self._failure_message = failure_message
-        self._at_once = at_once
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -64,7 +65,7 @@ class PeriodicTask(ABC):
         return True
 
     def _loop(self) -> None:
-        if self._at_once:
+        if self.runs_at_start:
             self.run_once()
         while not self._stop.wait(self.interval_s()):
             if self.is_due():

@@ -257,8 +257,7 @@ class DecisionStore(ABC):
             for statement, values in statements:
                 self._run(connection, statement, values)
             if self._keep_days is not None:
-                old = deletion(self._schema, table, keep_days=self._keep_days, new_count=count)
-                self._run(connection, *old)
+                self._run(connection, *deletion(self._schema, table, keep_days=self._keep_days, new_count=count))
             self._run(connection, "COMMIT", {})
         except self.reading_errors as error:
             # Closing rolls the transaction back.
