@@ -1,7 +1,7 @@
 """What a step that is known on one GPU makes of the prediction on others, in the public record.
 
-Pairs are published rows of one source, release, model and workload on two GPUs. Nothing is fitted on them but the
-engines' constants. Beside ours: nothing known, and the plain factor, measured over predicted.
+Pairs are published rows of one source, release, model and workload on two GPUs, or of two batches on one. Nothing is
+fitted on them but the engines' constants. Beside ours: nothing known, and the plain factor, measured over predicted.
 
 Example: python bench/known_step.py --data ../shared/data
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from gpusage_lab.seeds.command import command_of
 from gpusage_planning.zoo import Zoo, load_zoo
 
 LEAST_PAIRS = 10
+BATCH = "another batch, "
 HEAD = ("pairs of", "n", "nothing known", "step known", "plain factor", "inside %", "high/low, before", "after")
 
 
@@ -43,24 +44,27 @@ class Pair(NamedTuple):
 
 
 def _pairs_of(rows: list[Compared], zoo: Zoo, advisor: Advisor) -> Iterator[Pair]:
-    """Yield each two of *rows*, of one model and workload, on different GPUs."""
-    graph, workload, gpus = zoo.graph(rows[0].run.key), rows[0].run.workload, [one.run.gpu for one in rows]
-    alone = advisor.predict(graph, workload, gpus)
-    for one, there in zip(rows, alone, strict=True):
-        run = SoloRun(step_time_s=there.step_time_s.value / one.ratio, gpu=there.gpu)
-        needs = advisor.predict(graph, replace(workload, alone=run), gpus)
-        for other, before, after in zip(rows, alone, needs, strict=True):
-            if before.gpu != there.gpu:
-                step, measured_s = after.step_time_s, before.step_time_s.value / other.ratio
-                yield Pair(
-                    kind=one.run.group,
-                    alone=other.ratio,
-                    known=step.value / measured_s,
-                    plain=other.ratio / one.ratio,
-                    is_inside=step.low <= measured_s <= step.high,
-                    before=before.step_time_s.high / before.step_time_s.low,
-                    after=step.high / step.low,
-                )
+    """Yield each two of *rows*, of one model and its settings, on different GPUs or of different batches."""
+    graph = zoo.graph(rows[0].run.key)
+    for one, other in permutations(rows, 2):
+        workload, batch_size = other.run.workload, one.run.workload.batch_size
+        is_other_gpu, is_other_batch = other.run.gpu != one.run.gpu, workload.batch_size != batch_size
+        if is_other_gpu == is_other_batch:
+            continue
+        (there,) = advisor.predict(graph, one.run.workload, [one.run.gpu])
+        run = SoloRun(step_time_s=there.step_time_s.value / one.ratio, gpu=there.gpu, step_batch_size=batch_size)
+        known = replace(workload, alone=run)
+        before, after = (advisor.predict(graph, each, [other.run.gpu])[0].step_time_s for each in (workload, known))
+        measured_s = before.value / other.ratio
+        yield Pair(
+            kind=f"{BATCH}{one.run.group}" if is_other_batch else one.run.group,
+            alone=other.ratio,
+            known=after.value / measured_s,
+            plain=other.ratio / one.ratio,
+            is_inside=after.low <= measured_s <= after.high,
+            before=before.high / before.low,
+            after=after.high / after.low,
+        )
 
 
 def _line(name: str, pairs: list[Pair]) -> tuple[Cell, ...]:
@@ -77,16 +81,20 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     # One model on one GPU is compared with the same release, settings and unit alone.
     rows = [one for one in compare(data, zoo).compared if one.run.memory is None and not is_of_slow_t4(one.run.row)]
     by_run = {
-        id(one): repr((one.run.key, one.run.workload, one.run.row.source, one.run.row.framework, one.run.row.metric))
+        id(one): f"{one.run.key} {replace(one.run.workload, batch_size=1)} {one.run.row.source} "
+        f"{one.run.row.framework} {one.run.row.metric}"
         for one in rows
     }
     groups = groupby(sorted(rows, key=lambda one: by_run[id(one)]), key=lambda one: by_run[id(one)])
     advisor = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
     pairs = [pair for _, each in groups for pair in _pairs_of(list(each), zoo, advisor)]
     kinds = {kind: [pair for pair in pairs if pair.kind == kind] for kind in sorted({pair.kind for pair in pairs})}
-    engines = [pair for pair in pairs if pair.kind.endswith("engine")]
-    kinds = {kind: each for kind, each in kinds.items() if len(each) >= LEAST_PAIRS}
-    kinds |= {"all engines": engines, "all others": [pair for pair in pairs if pair not in engines]}
+    kinds = {kind: each for kind, each in kinds.items() if len(each) >= LEAST_PAIRS and BATCH not in kind}
+    for prefix in ("", BATCH):
+        alike = [pair for pair in pairs if (BATCH in pair.kind) == bool(prefix)]
+        engines = [pair for pair in alike if pair.kind.endswith("engine")]
+        kinds[f"{prefix}all engines"] = engines
+        kinds[f"{prefix}all others"] = [pair for pair in alike if pair not in engines]
     title = "A step known on another GPU: the public record, median factors"
     lines = tuple(_line(kind, each) for kind, each in kinds.items())
     return [ScoreTable(title=title, columns=HEAD, rows=lines)]

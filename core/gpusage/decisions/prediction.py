@@ -208,8 +208,8 @@ class Predictor:
         needs = self._needs(graph, plain, gpus, nothing)
         from gpusage.predictors.sharing.slowdown import gpu_bound_odds  # imports numpy; few users know a step time
 
-        utilization = alone.utilization if alone.batch_size == alone.step_batch_size else None
-        of_gpu = gpu_bound_odds(graph, observed, gpu, known_s.value, utilization)
+        share = alone.utilization if alone.batch_size == alone.step_batch_size else None
+        of_gpu = gpu_bound_odds(graph, observed, gpu, known_s.value, share)
 
         # How busy a GPU would be that decides its step: what it takes longer than predicted, it works.
         shorter = min(known_s.value / there.step_time_s.value, 1.0)

@@ -14,8 +14,8 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from math import log10, prod, sqrt
+from dataclasses import fields, replace
+from math import log2, log10, prod
 
 from gpusage.devices.precisions import FLOAT_BYTES, HALF
 from gpusage.devices.shares import memory_cap_bytes
@@ -46,6 +46,8 @@ HOSTS_APART = 1.5
 # An explanation of fewer odds is in no interval's end; the note names the likelier one.
 _FEW_ODDS, _EVEN = 0.1, 0.5
 _ROUNDING = 1e-6
+_UNLIKE = 4.0
+"""Doublings between two batches from which a step of one shows nothing of the other's (`bench/known_step.py`)."""
 
 
 @hookimpl(trylast=True)
@@ -56,13 +58,16 @@ def find_observed_figures(
     if workload.alone == NO_EARLIER_RUN:
         return None
 
-    # A step time that cannot be is left out; `predict_needs` says why.
-    rows = zip(gpus, _utilizations(graph, workload, gpus), strict=True)
-    figures = (_user_figures(workload, gpu, utilization) for gpu, utilization in rows)
-    return [
-        replace(known, step_time_s=None) if known.step_time_s and implausible_step_time(graph, workload, gpu) else known
-        for known, gpu in zip(figures, gpus, strict=True)
-    ]
+    # A utilization holds for every whole GPU. A step time that cannot be is left out; `predict_needs` says why.
+    alone, known = workload.alone, []
+    of_batch = alone.step_batch_size in (None, workload.batch_size)
+    for gpu, utilization in zip(gpus, _utilizations(graph, workload, gpus), strict=True):
+        is_there = of_batch and (alone.gpu == gpu.name or (alone.gpu is None and not gpu.parent_gpu))
+        step_time_s = _figure(alone.step_time_s) if is_there else None
+        if implausible_step_time(graph, workload, gpu):
+            step_time_s = None
+        known.append(ObservedFigures(step_time_s=step_time_s, gpu_utilization=None if gpu.parent_gpu else utilization))
+    return known
 
 
 def implausible_step_time(graph: ModelGraph, workload: Workload, gpu: Gpu) -> str:
@@ -91,13 +96,9 @@ def first_known(answers: Sequence[Sequence[ObservedFigures]], gpus: Sequence[Gpu
     if not answers:
         return (NOTHING_KNOWN,) * len(gpus)
 
+    names = [field.name for field in fields(ObservedFigures)]
     return tuple(
-        ObservedFigures(
-            step_time_s=next((row.step_time_s for row in rows if row.step_time_s), None),
-            gpu_utilization=next((row.gpu_utilization for row in rows if row.gpu_utilization), None),
-            memory_bytes=next((row.memory_bytes for row in rows if row.memory_bytes), None),
-            memory_share=next((row.memory_share for row in rows if row.memory_share), None),
-        )
+        ObservedFigures(**{name: next(filter(None, (getattr(row, name) for row in rows)), None) for name in names})
         for rows in zip(*answers, strict=True)
     )
 
@@ -218,7 +219,12 @@ def figures_from_step(known: Interval, there: GpuNeed, here: GpuNeed, busy: Inte
         busy: This one's utilization by the first explanation.
         of_gpu: The odds of the first explanation, 0 to 1; 1 where the step is no longer than predicted.
     """
-    predicted, longer = here.step_time_s, known.value / there.step_time_s.value
+    # A step of half or twice the batch says all of what kernels take here, one of a sixteenth or 16 times nothing.
+    samples = [each.throughput_samples_per_s.value * each.step_time_s.value for each in (here, there)]
+    more = samples[0] / samples[1]
+    alike = min(max((_UNLIKE - abs(log2(more))) / (_UNLIKE - 1.0), 0.0), 1.0)
+    predicted, longer = here.step_time_s, (known.value / there.step_time_s.value) ** alike
+
     # A GPU's odds fall fast as the step grows: an end moves by their logarithm, from a tenth to a thousandth.
     few = min(max(1.0 + log10(max(of_gpu, _ROUNDING) / _FEW_ODDS) / 2.0, 0.0), 1.0)
     many = 1.0 - min((1.0 - of_gpu) / _FEW_ODDS, 1.0)
@@ -233,10 +239,8 @@ def figures_from_step(known: Interval, there: GpuNeed, here: GpuNeed, busy: Inte
 
     # By the second explanation the step waits for its host, which may be another one here: in each step as long, or
     # for each sample.
-    samples = [each.throughput_samples_per_s.value * each.step_time_s.value for each in (here, there)]
-    more = samples[0] / samples[1]
     waiting_s = Interval(
-        value=max(predicted.value * min(longer, 1.0), known.value * sqrt(more)),
+        value=max(predicted.value * min(longer, 1.0), known.value),
         low=max(predicted.low * min(longer, 1.0), known.low * min(more, 1.0) / HOSTS_APART),
         high=max(predicted.high * min(longer, 1.0), known.high * max(more, 1.0) * HOSTS_APART),
     )
@@ -285,17 +289,6 @@ def _utilizations(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) ->
 def is_same_batch_size(workload: Workload) -> bool:
     """Return whether the utilization that the user gave is of the batch size of *workload*."""
     return workload.alone.batch_size in (None, workload.batch_size)
-
-
-def _user_figures(workload: Workload, gpu: Gpu, utilization: Figure | None) -> ObservedFigures:
-    """Return what the user says about *gpu*; a utilization holds for every whole GPU, and for no slice."""
-    alone = workload.alone
-    is_there = alone.gpu == gpu.name or (alone.gpu is None and not gpu.parent_gpu)
-    is_there = is_there and alone.step_batch_size in (None, workload.batch_size)
-    return ObservedFigures(
-        step_time_s=_figure(alone.step_time_s) if is_there else None,
-        gpu_utilization=None if gpu.parent_gpu else utilization,
-    )
 
 
 def _figure(value: float | None) -> Figure | None:

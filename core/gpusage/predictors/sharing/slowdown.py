@@ -254,17 +254,14 @@ def busy_shares(
     return intervals
 
 
-def gpu_bound_odds(
-    graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s: float, utilization: float | None
-) -> float:
+def gpu_bound_odds(graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s: float, busy: float | None) -> float:
     """Return how likely *gpu* takes all of a known step, 0 to 1, against a step that is as long as predicted.
 
-    The rest is the odds of a host, or of data, that the GPU waits for. A known *utilization* says that better.
+    The rest is the odds of a host, or of data, that the GPU waits for. How *busy* it was says that better.
     """
     analysis = analyze(graph, workload)
-    if utilization is not None:
-        predicted_share = analysis.activity([gpu])[0].gpu_utilization.value
-        return float(min((utilization / predicted_share) ** SHARPNESS, 1.0))
+    if busy is not None:
+        return float(min((busy / analysis.activity([gpu])[0].gpu_utilization.value) ** SHARPNESS, 1.0))
     timing, doubt = analysis.timing([gpu]), slowdown_rule(analysis).host
     count, predicted_s = np.exp(timing.features[[0, 0], KERNEL_COUNT]), float(timing.step_s[0])
 
