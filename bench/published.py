@@ -17,7 +17,7 @@ from gpusage_lab.seeds.command import command_of
 from gpusage_planning.zoo import load_zoo
 
 
-def _shown(value: Cell) -> Cell:
+def _ratio_cell(value: Cell) -> Cell:
     """Return a cell with the two decimals that a ratio needs, and without the bar that ends a column."""
     return f"{value:g}" if isinstance(value, float) else value.replace("|", "/") if isinstance(value, str) else value
 
@@ -25,7 +25,7 @@ def _shown(value: Cell) -> Cell:
 def tables(data: DataFolder) -> list[ScoreTable]:
     """Return the summaries."""
     made = summaries(compare(data, load_zoo()))
-    return [replace(table, rows=tuple(tuple(map(_shown, row)) for row in table.rows)) for table in made]
+    return [replace(table, rows=tuple(tuple(map(_ratio_cell, row)) for row in table.rows)) for table in made]
 
 
 main = command_of("published", tables, (VISION, LANGUAGE))
