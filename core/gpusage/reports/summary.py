@@ -164,7 +164,7 @@ def share_costs(observations: Iterable[Observation]) -> ShareCosts:
     for each in filter(had_share, observations):
         if each.usage.outcome == "out_of_memory":
             continue
-        price, took = amounts.expected_slowdown(each), _gpu_hours(each)
+        price, took = amounts.expected_slowdown(each), amounts.gpu_hours(each)
         hours, whole_hours = hours + took, whole_hours + took / price.value
         least_whole_hours += took / price.high
     return ShareCosts(hours=hours, whole_hours=whole_hours, least_whole_hours=least_whole_hours)
@@ -182,11 +182,6 @@ def idle_jobs(observations: Sequence[Observation]) -> IdleJobs:
             for limit, pairs in by_length.items()
         },
     )
-
-
-def _gpu_hours(observed: Observation) -> float:
-    usage = observed.usage
-    return amounts.gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
 
 
 def _why_broken(observed: Observation) -> str:
