@@ -15,9 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.decisions.advisor import Advisor
-from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.plugins.loading import make_hooks
+from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage_hooks.types import SoloRun
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -27,7 +25,7 @@ from gpusage_lab.seeds.command import command_of
 from gpusage_planning.zoo import Zoo, load_zoo
 
 LEAST_PAIRS = 10
-BATCH = "another batch, "
+BATCH = ("another batch, all others", "another batch, all engines")
 HEAD = ("pairs of", "n", "nothing known", "step known", "plain factor", "inside %", "high/low, before", "after")
 
 
@@ -48,16 +46,15 @@ def _pairs_of(rows: list[Compared], zoo: Zoo, advisor: Advisor) -> Iterator[Pair
     graph = zoo.graph(rows[0].run.key)
     for one, other in permutations(rows, 2):
         workload, batch_size = other.run.workload, one.run.workload.batch_size
-        is_other_gpu, is_other_batch = other.run.gpu != one.run.gpu, workload.batch_size != batch_size
-        if is_other_gpu == is_other_batch:
+        if (workload.batch_size != batch_size) == (other.run.gpu != one.run.gpu):
             continue
         (there,) = advisor.predict(graph, one.run.workload, [one.run.gpu])
         run = SoloRun(step_time_s=there.step_time_s.value / one.ratio, gpu=there.gpu, step_batch_size=batch_size)
-        known = replace(workload, alone=run)
-        before, after = (advisor.predict(graph, each, [other.run.gpu])[0].step_time_s for each in (workload, known))
+        runs = workload, replace(workload, alone=run)
+        before, after = (advisor.predict(graph, each, [other.run.gpu])[0].step_time_s for each in runs)
         measured_s = before.value / other.ratio
         yield Pair(
-            kind=f"{BATCH}{one.run.group}" if is_other_batch else one.run.group,
+            kind=BATCH[one.run.group.endswith("engine")] if other.run.gpu == one.run.gpu else one.run.group,
             alone=other.ratio,
             known=after.value / measured_s,
             plain=other.ratio / one.ratio,
@@ -80,24 +77,20 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     zoo = load_zoo()
     # One model on one GPU is compared with the same release, settings and unit alone.
     rows = [one for one in compare(data, zoo).compared if one.run.memory is None and not is_of_slow_t4(one.run.row)]
-    by_run = {
-        id(one): f"{one.run.key} {replace(one.run.workload, batch_size=1)} {one.run.row.source} "
-        f"{one.run.row.framework} {one.run.row.metric}"
-        for one in rows
-    }
-    groups = groupby(sorted(rows, key=lambda one: by_run[id(one)]), key=lambda one: by_run[id(one)])
-    advisor = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
+
+    def run_of(one: Compared) -> str:
+        row = one.run.row
+        return repr((one.run.key, replace(one.run.workload, batch_size=1), row.source, row.framework, row.metric))
+
+    groups, advisor = groupby(sorted(rows, key=run_of), key=run_of), make_advisor()
     pairs = [pair for _, each in groups for pair in _pairs_of(list(each), zoo, advisor)]
     kinds = {kind: [pair for pair in pairs if pair.kind == kind] for kind in sorted({pair.kind for pair in pairs})}
-    kinds = {kind: each for kind, each in kinds.items() if len(each) >= LEAST_PAIRS and BATCH not in kind}
-    for prefix in ("", BATCH):
-        alike = [pair for pair in pairs if (BATCH in pair.kind) == bool(prefix)]
-        engines = [pair for pair in alike if pair.kind.endswith("engine")]
-        kinds[f"{prefix}all engines"] = engines
-        kinds[f"{prefix}all others"] = [pair for pair in alike if pair not in engines]
+    engines = [pair for pair in pairs if pair.kind.endswith("engine")]
+    others = [pair for pair in pairs if pair.kind not in BATCH and pair not in engines]
+    lines = [_line(kind, each) for kind, each in kinds.items() if len(each) >= LEAST_PAIRS]
+    lines += [_line("all engines", engines), _line("all others", others)]
     title = "A step known on another GPU: the public record, median factors"
-    lines = tuple(_line(kind, each) for kind, each in kinds.items())
-    return [ScoreTable(title=title, columns=HEAD, rows=lines)]
+    return [ScoreTable(title=title, columns=HEAD, rows=tuple(lines))]
 
 
 main = command_of("known_step", tables, (VISION, LANGUAGE))

@@ -145,14 +145,8 @@ class Predictor:
             workload = replace(workload, alone=alone)
 
         answers = [*self.hooks.find_observed_figures(graph, workload, gpus, self.submitter)]
-        steps = [one.step_time_s for one in first_known(answers, gpus)]
-        measured = [(gpu.name, step.interval) for gpu, step in zip(gpus, steps, strict=True) if step]
-        if alone.gpu is not None and alone.step_time_s is not None:
-            measured.insert(0, (alone.gpu, exact_interval(alone.step_time_s)))
-        answers.extend(self._learned(graph, workload, gpus))
-        if measured and not all(steps):
-            answers.append(self._figures_from_step(graph, workload, *measured[0], gpus))
-        return first_known(answers, gpus)
+        of_step = self._figures_from_step(graph, workload, answers, gpus) if answers or alone.gpu else []
+        return first_known([*answers, *self._learned(graph, workload, gpus), *of_step], gpus)
 
     def without_contradicted_values(self, graph: ModelGraph, workload: Workload) -> Workload:
         """Return *workload* without the utilization that its user gave, where many runs contradict it.
@@ -197,15 +191,22 @@ class Predictor:
         return [[by_name.get(gpu.name, NOTHING_KNOWN) for gpu in gpus]]
 
     def _figures_from_step(
-        self, graph: ModelGraph, workload: Workload, measured_on: str, known_s: Interval, gpus: Sequence[Gpu]
-    ) -> list[ObservedFigures]:
-        """Return the figures on the other *gpus* that follow from a step of *known_s* on the GPU *measured_on*."""
-        gpu, nothing = self.catalogue.find(measured_on), [NOTHING_KNOWN] * len(gpus)
+        self, graph: ModelGraph, workload: Workload, answers: Sequence[Sequence[ObservedFigures]], gpus: Sequence[Gpu]
+    ) -> list[Sequence[ObservedFigures]]:
+        """Return what a step that the user or one of *answers* knows on one GPU shows about the other *gpus*."""
+        alone, steps = workload.alone, [one.step_time_s for one in first_known(answers, gpus)]
+        measured = [(gpu.name, step.interval) for gpu, step in zip(gpus, steps, strict=True) if step]
+        if alone.gpu is not None and alone.step_time_s is not None:
+            measured.insert(0, (alone.gpu, exact_interval(alone.step_time_s)))
+        if not measured or all(steps):
+            return []
+        measured_on, known_s = measured[0]
+        gpu = self.catalogue.find(measured_on)
         if implausible_step_time(graph, workload, gpu):
-            return nothing
-        alone, plain, observed = workload.alone, replace(workload, alone=NO_EARLIER_RUN), workload_of_step(workload)
+            return []
+        plain, observed = replace(workload, alone=NO_EARLIER_RUN), workload_of_step(workload)
         (there,) = self._needs(graph, observed, (gpu,), (NOTHING_KNOWN,))
-        needs = self._needs(graph, plain, gpus, nothing)
+        needs = self._needs(graph, plain, gpus, [NOTHING_KNOWN] * len(gpus))
         from gpusage.predictors.sharing.slowdown import gpu_bound_odds  # imports numpy; few users know a step time
 
         share = alone.utilization if alone.batch_size == alone.step_batch_size else None
@@ -216,12 +217,13 @@ class Predictor:
         steps_s = [exact_interval(shorter * need.step_time_s.value) for need in needs]
         of_step = [ObservedFigures(step_time_s=Figure(interval=step_s, source=measured_on)) for step_s in steps_s]
         busy = [need.gpu_utilization for need in self._needs(graph, plain, gpus, of_step)]
-        return [
+        figures = [
             NOTHING_KNOWN
             if need.gpu == there.gpu and observed == plain
             else figures_from_step(known_s, there, need, share, of_gpu)
             for need, share in zip(needs, busy, strict=True)
         ]
+        return [figures]
 
     def _needs(
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]

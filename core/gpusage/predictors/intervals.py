@@ -114,7 +114,7 @@ def at_most(figure: Interval, most: Interval) -> Interval:
 
 def clip_to_one(interval: Interval) -> Interval:
     """Return *interval* with no end above 1."""
-    return at_most(interval, exact_interval(1.0))
+    return Interval(value=min(interval.value, 1.0), low=min(interval.low, 1.0), high=min(interval.high, 1.0))
 
 
 def inverse(of: Interval) -> Interval:
