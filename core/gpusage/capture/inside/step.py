@@ -28,7 +28,7 @@ Key = tuple[str, str]
 """The value of a job's key, and its mark."""
 # The word for each class of optimizers, by its count of numbers for each weight.
 _OPTIMIZERS: Mapping[str, str] = {
-    **{name: name.lower() for name in ("SGD", "Adam", "AdamW", "Adafactor", "Adam8bit", "AdamW8bit")},
+    **{name: name.lower() for name in ("SGD", "Adam", "AdamW", "Adafactor", "Adam8bit", "AdamW8bit", "Muon")},
     **dict.fromkeys(("NAdam", "Nadam", "RAdam", "Adadelta", "Adamax", "Lamb"), "adam"),
     **dict.fromkeys(("RMSprop", "Adagrad", "Lion"), "momentum"),
     **dict.fromkeys(("FusedAdam", "DeepSpeedCPUAdam"), "adamw"),

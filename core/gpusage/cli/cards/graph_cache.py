@@ -12,16 +12,15 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from gpusage.boundary.printable_text import visible
 from gpusage.cli.cards.cache import read_own, source_files, user_cache, write_atomically
+from gpusage.cli.progress import progress
 from gpusage.graphs.card.text import compact_json, parse_graph, to_document
 from gpusage.graphs.model_files import read_bounded_file
 from gpusage.graphs.reader import configuration_path
@@ -45,18 +44,13 @@ def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]
         GraphError: As `Advisor.read`.
     """
     path = _cache_path(source, shape) if advisor.hooks.are_ours("read_model") else None
-    if path is None:
-        return advisor.read(source, shape)
-
-    try:
-        return parse_graph(read_own(path, MAXIMUM_GRAPH_BYTES) or b"", "Graph")
-    except GraphError:  # none is cached, or another version wrote it
-        pass
-    # A person waits many seconds, once; a script needs no word of it.
-    if sys.stderr.isatty():
-        click.echo(f"Building {source} on shapes alone; the next call finds it in {path.parent}.", err=True)
-    graph = advisor.read(source, shape)
-    write_atomically(path, compact_json(to_document(graph)))
+    if path is not None:
+        with suppress(GraphError):  # none is cached, or another version wrote it
+            return parse_graph(read_own(path, MAXIMUM_GRAPH_BYTES) or b"", "Graph")
+    with progress(f"Reading {visible(source)} on shapes alone"):
+        graph = advisor.read(source, shape)
+    if path is not None:
+        write_atomically(path, compact_json(to_document(graph)))
     return graph
 
 

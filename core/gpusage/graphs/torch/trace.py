@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import zip_longest
 from typing import Any
 
@@ -99,6 +99,7 @@ def _keep_values(returned: Any, real: Any) -> None:  # whatever an operator retu
 
 
 _META = torch.device("meta")
+_DETECTORS = ("ops.boxes", "models.detection.roi_heads", "models.detection.transform")
 _ELEMENT_TYPES: dict[torch.dtype, ElementType] = {
     torch.int64: "int64",
     torch.int32: "int32",
@@ -243,15 +244,8 @@ def _arguments_by_name(func: Any, args: tuple[Any, ...], keywords: dict[str, Any
 
 
 @contextmanager
-def _all_elements_selected() -> Iterator[None]:
-    """Let ``nonzero`` on the meta device return all elements, the most possible; `aten` records it as unknown.
-
-    The boxes of all classes are compared at once: torchvision's loop over classes asks which of them there are.
-    """
-    boxes: Any = sys.modules.get("torchvision.ops.boxes")
-    places = [(_switches, "meta_nonzero_assume_all_nonzero", True)]
-    if hasattr(boxes, "_batched_nms_vanilla"):
-        places.append((boxes, "_batched_nms_vanilla", boxes._batched_nms_coordinate_trick))  # noqa: SLF001 - no public way
+def _replaced(places: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Let attributes of modules and classes have other values for a while."""
     usual = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
     try:
         for owner, name, value in places:
@@ -262,13 +256,25 @@ def _all_elements_selected() -> Iterator[None]:
             setattr(owner, name, value)
 
 
-@contextmanager
-def _autocast_of_any_device() -> Iterator[None]:
+def _all_elements_selected() -> AbstractContextManager[None]:
+    """Let ``nonzero`` on the meta device return all elements, the most possible; `aten` records it as unknown.
+
+    Of torchvision's detectors, boxes of all classes are compared at once: its loop over classes asks which of them
+    there are. Masks and keypoints stay as their layers return them, as in training: an answer draws them as large as
+    boxes are.
+    """
+    boxes, heads, pictures = (sys.modules.get(f"torchvision.{name}") for name in _DETECTORS)
+    places = [
+        (_switches, "meta_nonzero_assume_all_nonzero", True),
+        (boxes, "_batched_nms_vanilla", getattr(boxes, "_batched_nms_coordinate_trick", None)),
+        (heads, "heatmaps_to_keypoints", lambda maps, _: (maps[:, :, :3, 0], maps[:, :, 0, 0])),
+        (pictures, "paste_masks_in_image", lambda masks, *_: masks),
+    ]
+    return _replaced([place for place in places if hasattr(*place[:2])])
+
+
+def _autocast_of_any_device() -> AbstractContextManager[None]:
     """Let a model ask for autocast on the device of its inputs: PyTorch has none for the meta device."""
-    autocast: Any = torch.autocast
-    queries: Any = [(torch, name, "cuda") for name in ("is_autocast_enabled", "get_autocast_dtype")]
-    places = [*queries, (autocast, "__init__", "cpu")]
-    usual = [getattr(owner, name) for owner, name, _ in places]
 
     def on_another(function: Callable[..., Any], device: str) -> Callable[..., Any]:
         def call(*args: Any, **keywords: Any) -> Any:
@@ -279,13 +285,9 @@ def _autocast_of_any_device() -> Iterator[None]:
 
         return call
 
-    for function, (owner, name, device) in zip(usual, places, strict=True):
-        setattr(owner, name, on_another(function, device))
-    try:
-        yield
-    finally:
-        for function, (owner, name, _) in zip(usual, places, strict=True):
-            setattr(owner, name, function)
+    queries: Any = [(torch, name, "cuda") for name in ("is_autocast_enabled", "get_autocast_dtype")]
+    places = [*queries, (torch.autocast, "__init__", "cpu")]
+    return _replaced([(owner, name, on_another(getattr(owner, name), device)) for owner, name, device in places])
 
 
 def _named_tensors(

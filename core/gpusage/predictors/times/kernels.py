@@ -12,6 +12,7 @@ from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.parallel.data_parallel import is_megatron
 from gpusage.predictors.parallel.expert_parallel import own_share
 from gpusage.predictors.times.low_precision import CAST_TRAFFIC, casts_of, dequantization_work, narrow_products
+from gpusage.predictors.work import muon
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering, is_adapter, is_autocast, is_fused
 from gpusage.predictors.work.operators import OperatorClass
@@ -60,7 +61,7 @@ _OPTIMIZER_TRAFFIC = {
     "none": 0.0,
     "sgd": 12.0,
     "momentum": 20.0,
-    **dict.fromkeys(("adam", "adamw"), 28.0),
+    **dict.fromkeys(("adam", "adamw", "muon"), 28.0),
     "adafactor": 24.0,
     **dict.fromkeys(("adam8bit", "adamw8bit"), 16.0),
 }
@@ -70,8 +71,8 @@ _MOMENTS_TRAFFIC = {"adam8bit": 4.0, "adamw8bit": 4.0}
 _CAST_TRAFFIC = 6.0
 # Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient.
 _UPDATE_CAST_TRAFFIC = _CAST_TRAFFIC + 8.0
-NARROW_UNITS = 2.0
-"""In the column of matrix units: they multiply numbers of 1 byte."""
+NARROW_UNITS, BF16_UNITS = 2.0, 3.0
+"""In the column of matrix units: they multiply numbers of 1 byte, or of bf16 whatever the precision is."""
 # Tensors that one kernel of the optimizer updates, about: PyTorch's ``foreach`` puts 30 to 48 into one launch.
 _TENSORS_PER_UPDATE = 32.0
 # Bytes to add a weight's gradient to that of the steps before: two read, one written, 4 bytes each.
@@ -141,7 +142,7 @@ class Kernels:
     Attributes:
         flop: Of one execution, as are the other columns.
         blocks: Thread blocks: how many SMs can work at once.
-        matrix_units: 1 where tensor cores can do the work, `NARROW_UNITS` where they do it in fp8, else 0.
+        matrix_units: 1 where tensor cores can do the work, `NARROW_UNITS` where in fp8, `BF16_UNITS` in bf16, else 0.
         launches: Kernels of one execution that follow one another on the GPU.
         dependent_loads: Waits for memory of one execution that follow one another, as in `Lowering`.
         counts: Executions per step.
@@ -224,6 +225,7 @@ def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints 
         trained = _trained_tensors(lowering, workload)
         returned = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
         returned += trained * (1.0 - 1.0 / workload.accumulate)  # sums with the gradients of steps before
+        returned += sum(one[_Row.COUNTS] for one in others if one[_Row.MATRIX_UNITS] == BF16_UNITS)
         host_counts[2:] = returned + _LOSS_KERNELS, trained / workload.accumulate
     if is_autocast(workload):
         weights = float(lowering.cast_tensor_count)
@@ -311,12 +313,17 @@ def _training_kernels(lowering: Lowering, workload: Workload) -> list[_Single]:
     kernels = [_single(_C.ELEMENTWISE, elements, summed_bytes, elements, count)]
 
     # The update of the weights, of which a step that accumulates has a part.
+    own = weights if workload.strategy == "ddp" else weights * own_share(lowering, workload)
     moments = _MOMENTS_TRAFFIC.get(workload.optimizer, 0.0)
     traffic = (_OPTIMIZER_TRAFFIC[workload.optimizer] - moments) * parameter_share(workload.precision) + moments
+    if workload.optimizer == "muon":
+        traffic += muon.MORE_TRAFFIC * parameter_share(workload.precision) * muon.hidden_share(lowering)
+        times = own / max(weights, 1.0) / workload.accumulate
+        for *row, count, inner, width in muon.products(lowering):
+            kernels.append((*_single(_C.PRODUCT, *row, count * times)[:6], BF16_UNITS, inner, width, 0.0, -1.0, 0.0))
     if is_half:
         traffic += _UPDATE_CAST_TRAFFIC
     launches = max(tensors / _TENSORS_PER_UPDATE, 1.0)
-    own = weights if workload.strategy == "ddp" else weights * own_share(lowering, workload)
     one = 2.0 * own / launches, traffic * own / launches, own / launches
     kernels.append(_single(_C.OPTIMIZER, *one, launches / workload.accumulate))
 
