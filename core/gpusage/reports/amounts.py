@@ -30,8 +30,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
         used: Booked hours with a kernel running.
         idle: Booked hours without a kernel.
         unseen: Booked hours that nobody sampled.
-        held: Hours in which GPUs were kept from other jobs: of a share, the time alone and half of the time beside
-            others, which is what two jobs do; three free more.
+        held: Hours in which GPUs were kept from other jobs: each of k jobs on one GPU at a time keeps a k-th.
     """
 
     requested: float = 0.0
@@ -72,9 +71,10 @@ def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amoun
         is_lost = usage.outcome == "out_of_memory"
         requested = 0.0 if is_lost else hours / expected_slowdown(observed).value
 
-        # k jobs on a GPU at a time free k - 1 GPUs. Beside a share that nobody sampled, nobody was seen.
-        alone = min(usage.alone_s / usage.sampled_s, 1.0) if usage.sampled_s >= least_s else 1.0
-        held = hours * (1.0 + alone) / 2
+        # k jobs on a GPU at a time free k - 1 GPUs. Beside a share that nobody sampled, nobody was seen; where nobody
+        # counted the others, it was one.
+        held_s = (usage.sampled_s + usage.alone_s) / 2 if usage.held_s is None else usage.held_s
+        held = hours * (min(held_s / usage.sampled_s, 1.0) if usage.sampled_s >= least_s else 1.0)
 
     # Unknown where other jobs were on the GPU: its counters do not separate jobs.
     utilization = own_utilization(usage, least_s)

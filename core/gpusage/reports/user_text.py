@@ -119,9 +119,8 @@ def _sums(report: Report) -> list[str]:
         lines.append(f"{report.totals.share_count:,} had a part of a GPU: {held}; {gained} GPU hours freed.")
 
     if possible is not None:
-        price = slower(possible)
-        lines.append(f"{possible.job_count:,} more could have shared a GPU, longer by {price},")
-        lines.append(f"and freed {freed(possible)} GPU hours.")
+        lines.append(f"{possible.job_count:,} more could have shared a GPU, longer by {slower(possible)},")
+        lines.append(f"and freed {freed(possible, ' GPU hours')}.")
     return lines
 
 
@@ -148,11 +147,8 @@ def change_of(observed: Observation, writing: Writing, least_s: float) -> Change
         note = "The job waits for its host, which its model cannot show; so it may get a part of a GPU."
         # A comment with a model takes precedence over the script's lines.
         elsewhere = (f"If its comment names its model, write it there: ,{key}",) if line.startswith("#") else ()
-        return (
-            Change(line=line, notes=(*elsewhere, note))
-            if key and finished_jobs.describe_waiting(usage, least_s)
-            else None
-        )
+        is_helped = key and finished_jobs.describe_waiting(usage, least_s)
+        return Change(line=line, notes=(*elsewhere, note)) if is_helped else None
 
     keys = "learn=on" if writing.learns else "model=FILE,batch=N"
     note = "Then its later runs can get as much of a GPU as its model needs."

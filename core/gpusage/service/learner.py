@@ -172,6 +172,8 @@ class Learner(PeriodicTask):
         publish: Receives the experience, whenever it may have changed.
     """
 
+    runs_at_start = True  # the first jobs are decided by what was learned, too
+
     def __init__(self, configuration: Callable[[], Configuration], publish: Callable[[Learned], None]) -> None:
         super().__init__("learner", "what earlier runs showed cannot be read")
         self._configuration = configuration
@@ -199,7 +201,3 @@ class Learner(PeriodicTask):
     def interval_s(self) -> float:
         """Return how often new runs are looked for."""
         return self._configuration().learning.refresh_s
-
-    def _loop(self) -> None:
-        self.run_once()  # before the first interval: the first jobs are decided by what was learned, too
-        super()._loop()

@@ -164,15 +164,6 @@ def test_a_job_counts_as_idle_with_the_longest_time_in_which_it_did_nothing() ->
     assert idle.hours == {"900": pytest.approx((2 * 1000 + 7201) / 3600), "7200": pytest.approx(7201 / 3600)}
 
 
-def test_a_run_of_an_older_sampler_counts_as_idle_if_it_did_nothing_from_beginning_to_end() -> None:
-    old = {"longest_idle_s": None, "sampled_s": 1000.0, "peak_utilization": 0.0, "cpu_s": 5.0, "read_bytes": 0}
-    others = [{"peak_utilization": 0.5}, {"cpu_s": 500.0}, {"read_bytes": 2**30}, {"cpu_s": None}]
-    runs = [withheld(number, **{**old, **changes}) for number, changes in enumerate([{}, *others])]
-    idle = idle_jobs(runs)
-    assert idle.job_counts == {"900": 1, "7200": 0}
-    assert idle.hours["900"] == pytest.approx(1000 / 3600)
-
-
 def test_idle_jobs_and_money_that_lacks_a_price_are_said() -> None:
     quiet = withheld(1, gpu_utilization=0.0, longest_idle_s=3600.0)
     unknown = withheld(2, gpu="")

@@ -68,7 +68,11 @@ _VCORES = (
 SCHEDULER_CLASS = "yarn.resourcemanager.scheduler.class"
 CAPACITY_SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
 _RUNTIMES = "yarn.nodemanager.runtime.linux.allowed-runtimes"
-_FOR_WHOLE_GPUS = "gpusage.share.for-whole-gpus"
+FOR_WHOLE_GPUS = "gpusage.share.for-whole-gpus"
+ISOLATION = (
+    "variables of CUDA show each container its own GPU, and one that asked for none no GPU (gpusage.node.hide-gpus); "
+    "nvidia-smi shows all GPUs of the node"
+)
 _STOCK_ALLOCATOR = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator"
 
 
@@ -140,13 +144,14 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
 
 def installation_notes(site: Site) -> tuple[str, ...]:
     """Return notes for the admin of *site* on an installation, a sentence each."""
+    isolation = (f"on nodes that offer shares, {ISOLATION}",) if "node" in site.roles else ()
     if "rm" not in site.roles:
-        return ()
+        return isolation
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
     share = configuration.of_manager(YarnSettings).share_resource
     theirs = _own_settings(site.folder / SCHEDULER)
     vcores = () if theirs.get(CALCULATOR, DEFAULT_CALCULATOR).strip() != DEFAULT_CALCULATOR else (_VCORES,)
-    return (*queues_without_shares(theirs, share), *vcores)
+    return (*queues_without_shares(theirs, share), *vcores, *isolation)
 
 
 def require_usable(settings: Mapping[str, str], site: Site) -> None:
@@ -157,9 +162,9 @@ def require_usable(settings: Mapping[str, str], site: Site) -> None:
     """
     scheduler = settings.get(SCHEDULER_CLASS, "").strip()
     runtimes = {word.strip() for word in settings.get(_RUNTIMES, "").split(",")} - {"", "default", "javasandbox"}
-    nobody_whole = settings.get(_FOR_WHOLE_GPUS, "").strip() == "false" and not are_gpus_divided(settings)
+    nobody_whole = settings.get(FOR_WHOLE_GPUS, "").strip().lower() == "false" and not are_gpus_divided(settings)
     message = ""
-    if "rm" in site.roles and scheduler not in ("", CAPACITY_SCHEDULER):
+    if scheduler not in ("", CAPACITY_SCHEDULER):
         message = (
             f"Scheduler must be the CapacityScheduler, which alone asks gpusage; {SCHEDULER_CLASS} is {scheduler}. "
             "Change to the CapacityScheduler, or leave gpusage out."
@@ -173,7 +178,7 @@ def require_usable(settings: Mapping[str, str], site: Site) -> None:
     elif "node" in site.roles and site.gpus and nobody_whole:
         message = (
             "Nodes that offer shares alone must give whole GPUs as well, which the next try of a job may need; "
-            f"{_FOR_WHOLE_GPUS} is false. Take it out, or divide the GPUs: {SHARED_GPUS} and {DEVICES}."
+            f"{FOR_WHOLE_GPUS} is false. Take it out, or divide the GPUs: {SHARED_GPUS} and {DEVICES}."
         )
     if message:
         raise RequestError(message)

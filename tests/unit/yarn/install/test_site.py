@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -227,32 +228,28 @@ def test_gpus_that_are_on_offer_whole_are_not_offered_again(site: Site, file: st
     assert plan_installation(site)
 
 
+def test_a_scheduler_that_does_not_ask_us_is_refused_on_every_host(site: Site) -> None:
+    name = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fair.FairScheduler"
+    with_property(site, "yarn-site.xml", "yarn.resourcemanager.scheduler.class", name)
+    for role in get_args(Role):
+        with pytest.raises(RequestError, match=r"must be the CapacityScheduler, .*class is .*\.FairScheduler\."):
+            plan_installation(find_site(site.folder, frozenset({role})))
+
+
 @pytest.mark.parametrize(
-    ("role", "name", "value", "sentence"),
+    ("name", "value", "sentence"),
     [
-        (
-            "rm",
-            "yarn.resourcemanager.scheduler.class",
-            "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fair.FairScheduler",
-            r"must be the CapacityScheduler, .*class is .*\.FairScheduler\.",
-        ),
-        (
-            "node",
-            "yarn.nodemanager.runtime.linux.allowed-runtimes",
-            "default, docker",
-            "must run outside Docker .* docker",
-        ),
-        ("node", "gpusage.share.for-whole-gpus", "false", "must give whole GPUs as well, .* is false"),
+        ("yarn.nodemanager.runtime.linux.allowed-runtimes", "default, docker", "must run outside Docker .* docker"),
+        ("gpusage.share.for-whole-gpus", "False", "must give whole GPUs as well, .* is false"),
     ],
 )
 def test_a_site_where_shares_cannot_do_what_they_promise_is_refused(
-    site: Site, role: Role, name: str, value: str, sentence: str
+    site: Site, name: str, value: str, sentence: str
 ) -> None:
-    other: Role = "rm" if role == "node" else "node"
     with_property(site, "yarn-site.xml", name, value)
-    assert plan_installation(find_site(site.folder, frozenset({other}), gpus=4))
+    assert plan_installation(find_site(site.folder, frozenset({"rm"}), gpus=4))
     with pytest.raises(RequestError, match=sentence):
-        plan_installation(find_site(site.folder, frozenset({role}), gpus=4))
+        plan_installation(find_site(site.folder, frozenset({"node"}), gpus=4))
 
 
 def test_what_yarn_has_by_itself_is_no_reason_to_refuse(site: Site) -> None:
@@ -277,12 +274,14 @@ def test_a_queue_with_absolute_resources_and_no_shares_is_told_with_what_to_add(
         ["root.old"],
         ["root.lab.vision"],
         [],  # on vcores
+        [],  # on isolation
     ]
     assert (
         "accessible-node-labels.v100.capacity has none. Add gpusage.io/share=100 for each GPU"
         in installation_notes(site)[1]
     )
-    assert installation_notes(find_site(site.folder, frozenset({"node"}))) == ()
+    (isolation,) = installation_notes(find_site(site.folder, frozenset({"node"})))
+    assert "one that asked for none no GPU (gpusage.node.hide-gpus); nvidia-smi shows all GPUs" in isolation
 
 
 def test_a_property_that_is_final_is_the_admin_s_to_set(site: Site) -> None:

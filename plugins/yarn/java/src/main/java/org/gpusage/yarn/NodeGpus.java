@@ -33,7 +33,7 @@ final class NodeGpus {
   private static final String THREADS = RESERVED + "threads-";
   private static final String APART = RESERVED + "apart";
 
-  private static final int MOST_GPUS = 1024;
+  static final int MOST_GPUS = 1024;
 
   /** The number in each tag: an allocation looks at those of all containers of a node, several times. */
   private static final Map<String, Integer> NUMBERS =
@@ -57,7 +57,7 @@ final class NodeGpus {
     NodeGpus gpus = new NodeGpus(offered(amount(node.getTotalResource(), share)));
     List<Long> untagged = new ArrayList<>();
     for (RMContainer container : node.getCopiedListOfRunningContainers()) {
-      long held = amount(container.getAllocatedResource(), share);
+      long held = amount(container.getContainer().getResource(), share); // which takes no lock, and the scheduler asks very often
       if (held > 0) {
         List<Integer> numbers = numbers(container.getAllocationTags());
         if (gpus.exist(numbers, held)) {
@@ -172,8 +172,8 @@ final class NodeGpus {
   }
 
   static long amount(Resource resource, String type) {
-    boolean known = resource != null && ResourceUtils.getResourceTypeIndex().containsKey(type);
-    return known ? resource.getResourceValue(type) : 0;
+    Integer index = resource == null ? null : ResourceUtils.getResourceTypeIndex().get(type);
+    return index == null ? 0 : resource.getResourceInformation(index).getValue();
   }
 
   private void reserve(List<Integer> numbers, long share) {

@@ -48,15 +48,15 @@ final class RequestConverter {
       return true;
     }
 
-    /** Return whether nodes with {@code label} offer shares, and no yarn.io/gpu. */
-    default boolean offersOnlyShares(String label) {
+    /** Return whether GPUs in {@code required} become shares on nodes with {@code label}, which have no other for them. */
+    default boolean becomesShares(String label, Resource required) {
       return false;
     }
 
     /**
      * Return the label to which requests for {@code required} go that name none; nothing for nodes without one, or if YARN finds others by itself.
      *
-     * @param constrained whether such a request has placement constraints: it is given no label, and becomes shares where any label offers these alone
+     * @param constrained whether such a request has placement constraints: it is given no label, and becomes shares where any label has only these for it
      */
     default String label(Resource required, boolean constrained) {
       return "";
@@ -164,7 +164,7 @@ final class RequestConverter {
           String chosen = gpus == 0 ? "" : offers.label(capability, true);
           if (gpus > 0 && !offers.offersGpus(chosen) && held.size() < MOST_KEYS) {
             held.put(key, ask);
-          } else if (gpus > 0 && offers.offersOnlyShares(chosen)) {
+          } else if (gpus > 0 && offers.becomesShares(chosen, capability)) {
             constrained = true;
             requestedGpus.put(key, gpus);
             ready.add(withResources(ask, wholeShares(capability, share)));
@@ -277,7 +277,7 @@ final class RequestConverter {
     }
     String named = labels.getOrDefault(SchedulerRequestKey.create(ask), "");
     String chosen = !named.isEmpty() ? named : label != null ? label : offers.label(ask.getCapability(), false);
-    boolean asShares = offers.offersOnlyShares(chosen);
+    boolean asShares = offers.becomesShares(chosen, ask.getCapability());
     if (!asShares && !offers.offersGpus(chosen) && deferred.size() < MOST_KEYS) {
       deferred.computeIfAbsent(SchedulerRequestKey.create(ask), unseen -> new ArrayList<>()).add(ask);
       return null;

@@ -38,7 +38,7 @@ class RequestConverterTest {
         }
 
         @Override
-        public boolean offersOnlyShares(String label) {
+        public boolean becomesShares(String label, Resource required) {
           return registered && label.equals("v100");
         }
 
