@@ -218,10 +218,8 @@ class Predictor:
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
     ) -> tuple[GpuNeed, ...]:
         if graph.fixed_batch_size not in (None, workload.batch_size):
-            message = (
-                f"Model {graph.name!r} must be run at the only batch size of its graph, {graph.fixed_batch_size}; "
-                f"got batch={workload.batch_size}. {DYNAMIC_BATCH}, or leave batch out."
-            )
+            rule = f"be run at its only batch size, {graph.fixed_batch_size}; got batch={workload.batch_size}"
+            message = f"Model {graph.name!r} must {rule}. {DYNAMIC_BATCH}, or leave batch out."
             raise GraphError(message)
         if workload.processes > 1:
             boards, nothing = [self.catalogue.find(gpu.board) for gpu in gpus], [NOTHING_KNOWN] * len(gpus)
@@ -341,7 +339,6 @@ def with_model_settings(workload: Workload, named: Collection[str], graph: Model
     A model with quantised weights runs inference in their precision, and so do adapters that are trained above them;
     training trains the share that the model names. One with a batch of its own runs at that.
     """
-    # The user's own words count before the model's.
     if graph.fixed_batch_size is not None and not {"batch", "batch_size"} & set(named):
         workload = replace(workload, batch_size=graph.fixed_batch_size)
     if workload.mode == "train" and not {"trainable", "lora"} & set(named):

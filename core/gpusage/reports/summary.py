@@ -162,9 +162,10 @@ def share_costs(observations: Iterable[Observation]) -> ShareCosts:
     """Return what the shares in *observations* cost their jobs, but for those that lacked memory."""
     hours, whole_hours, least_whole_hours = 0.0, 0.0, 0.0
     for each in filter(had_share, observations):
-        if each.usage.outcome == "out_of_memory":
+        usage, price = each.usage, amounts.expected_slowdown(each)
+        if usage.outcome == "out_of_memory":
             continue
-        price, took = amounts.expected_slowdown(each), _gpu_hours(each)
+        took = amounts.gpu_count(each) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
         hours, whole_hours = hours + took, whole_hours + took / price.value
         least_whole_hours += took / price.high
     return ShareCosts(hours=hours, whole_hours=whole_hours, least_whole_hours=least_whole_hours)
@@ -182,11 +183,6 @@ def idle_jobs(observations: Sequence[Observation]) -> IdleJobs:
             for limit, pairs in by_length.items()
         },
     )
-
-
-def _gpu_hours(observed: Observation) -> float:
-    usage = observed.usage
-    return amounts.gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
 
 
 def _why_broken(observed: Observation) -> str:

@@ -12,15 +12,18 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING
+
+import click
 
 from gpusage.boundary.printable_text import visible
 from gpusage.cli.cards.cache import read_own, source_files, user_cache, write_atomically
-from gpusage.cli.progress import progress
 from gpusage.graphs.card.text import compact_json, parse_graph, to_document
 from gpusage.graphs.model_files import read_bounded_file
 from gpusage.graphs.reader import configuration_path
@@ -32,6 +35,7 @@ if TYPE_CHECKING:  # commands import this before they know whether they predict
 
 MAXIMUM_CONFIGURATION_BYTES = 1024 * 1024
 MAXIMUM_GRAPH_BYTES = 16 * 1024 * 1024
+NOTICE_AFTER_S = 2.0
 _FORMAT = "1"
 _READERS = ("graphs/**/*",)
 _LIBRARIES = ("torch", "transformers", "diffusers")
@@ -47,8 +51,14 @@ def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]
     if path is not None:
         with suppress(GraphError):  # none is cached, or another version wrote it
             return parse_graph(read_own(path, MAXIMUM_GRAPH_BYTES) or b"", "Graph")
-    with progress(f"Reading {visible(source)} on shapes alone"):
+    # A person waits many seconds; a program needs no word of it.
+    notice = Timer(NOTICE_AFTER_S, click.echo, [f"Reading {visible(source)} on shapes alone ..."], {"err": True})
+    if sys.stderr.isatty():
+        notice.start()
+    try:
         graph = advisor.read(source, shape)
+    finally:
+        notice.cancel()
     if path is not None:
         write_atomically(path, compact_json(to_document(graph)))
     return graph

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from gpusage.graphs.batch_sizes import ModelRun
 from gpusage.graphs.torch.aten import NAMES, direction_count, is_known, record
+from gpusage.graphs.torch.libraries import replaced
 from gpusage.graphs.torch.recording import AtenCall, Recording, Tensor
 from gpusage_hooks.types import ElementType
 
@@ -243,19 +244,6 @@ def _arguments_by_name(func: Any, args: tuple[Any, ...], keywords: dict[str, Any
     return {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **keywords}
 
 
-@contextmanager
-def _replaced(places: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Let attributes of modules and classes have other values for a while."""
-    usual = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
-    try:
-        for owner, name, value in places:
-            setattr(owner, name, value)
-        yield
-    finally:
-        for owner, name, value in usual:
-            setattr(owner, name, value)
-
-
 def _all_elements_selected() -> AbstractContextManager[None]:
     """Let ``nonzero`` on the meta device return all elements, the most possible; `aten` records it as unknown.
 
@@ -270,7 +258,7 @@ def _all_elements_selected() -> AbstractContextManager[None]:
         (heads, "heatmaps_to_keypoints", lambda maps, _: (maps[:, :, :3, 0], maps[:, :, 0, 0])),
         (pictures, "paste_masks_in_image", lambda masks, *_: masks),
     ]
-    return _replaced([place for place in places if hasattr(*place[:2])])
+    return replaced(*(place for place in places if hasattr(*place[:2])))
 
 
 def _autocast_of_any_device() -> AbstractContextManager[None]:
@@ -287,7 +275,7 @@ def _autocast_of_any_device() -> AbstractContextManager[None]:
 
     queries: Any = [(torch, name, "cuda") for name in ("is_autocast_enabled", "get_autocast_dtype")]
     places = [*queries, (torch.autocast, "__init__", "cpu")]
-    return _replaced([(owner, name, on_another(getattr(owner, name), device)) for owner, name, device in places])
+    return replaced(*((owner, name, on_another(getattr(owner, name), device)) for owner, name, device in places))
 
 
 def _named_tensors(

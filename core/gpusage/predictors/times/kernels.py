@@ -316,11 +316,10 @@ def _training_kernels(lowering: Lowering, workload: Workload) -> list[_Single]:
     own = weights if workload.strategy == "ddp" else weights * own_share(lowering, workload)
     moments = _MOMENTS_TRAFFIC.get(workload.optimizer, 0.0)
     traffic = (_OPTIMIZER_TRAFFIC[workload.optimizer] - moments) * parameter_share(workload.precision) + moments
-    if workload.optimizer == "muon":
-        traffic += muon.MORE_TRAFFIC * parameter_share(workload.precision) * muon.hidden_share(lowering)
-        times = own / max(weights, 1.0) / workload.accumulate
-        for *row, count, inner, width in muon.products(lowering):
-            kernels.append((*_single(_C.PRODUCT, *row, count * times)[:6], BF16_UNITS, inner, width, 0.0, -1.0, 0.0))
+    traffic += muon.MORE_TRAFFIC * parameter_share(workload.precision) * muon.hidden_share(lowering, workload)
+    times = own / max(weights, 1.0) / workload.accumulate
+    for *row, count, inner, width in muon.products(lowering, workload):
+        kernels.append((*_single(_C.PRODUCT, *row, count * times)[:6], BF16_UNITS, inner, width, 0.0, -1.0, 0.0))
     if is_half:
         traffic += _UPDATE_CAST_TRAFFIC
     launches = max(tensors / _TENSORS_PER_UPDATE, 1.0)

@@ -19,19 +19,19 @@ import numpy as np
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.work.lowering import Lowering, is_adapter
 from gpusage.predictors.work.operators import OperatorClass
+from gpusage_hooks.types import Workload
 
 _STEPS = 5
 MORE_TRAFFIC = 26.0
 """Bytes that the update of a hidden weight of 4 bytes moves beside AdamW's: two averages, a cast, a norm, a division,
 the decay and the sum."""
-_BF16_BYTES = 2.0
 
 
-def hidden_matrices(lowering: Lowering) -> FloatArray:
-    """Return a row for each size of hidden matrices: how many there are, n and m."""
+def hidden_matrices(lowering: Lowering, workload: Workload) -> FloatArray:
+    """Return a row for each size of hidden matrices that Muon updates: how many there are, n and m."""
     structure, rows = lowering.structure, []
-    adapters = is_adapter(structure)
-    trained = (lowering.operator_class == OperatorClass.PRODUCT) & (adapters | ~adapters.any())
+    adapters, is_muon = is_adapter(structure), workload.optimizer == "muon"
+    trained = (lowering.operator_class == OperatorClass.PRODUCT) & (adapters | ~adapters.any()) & is_muon
     trained[structure.kind_of_node[structure.output_nodes]] = False
     for kind in trained.nonzero()[0].tolist():
         # Experts lie one behind the other in one tensor.
@@ -40,15 +40,16 @@ def hidden_matrices(lowering: Lowering) -> FloatArray:
     return np.array(rows, dtype=float).reshape(-1, 3)
 
 
-def hidden_share(lowering: Lowering) -> float:
-    """Return which part of the weights hidden matrices are, 0 to 1."""
-    return min(float(hidden_matrices(lowering).prod(axis=1).sum()) / max(lowering.parameter_count, 1), 1.0)
+def hidden_share(lowering: Lowering, workload: Workload) -> float:
+    """Return which part of the weights Muon updates, 0 to 1."""
+    return min(float(hidden_matrices(lowering, workload).prod(axis=1).sum()) / max(lowering.parameter_count, 1), 1.0)
 
 
-def products(lowering: Lowering) -> Iterator[tuple[float, float, float, float, float, float]]:
+def products(lowering: Lowering, workload: Workload) -> Iterator[tuple[float, float, float, float, float, float]]:
     """Yield the products that update hidden matrices: FLOP, bytes moved, outputs, count, inner and width."""
-    for count, n, m in hidden_matrices(lowering).tolist():
+    for count, n, m in hidden_matrices(lowering, workload).tolist():
+        # Numbers of bf16 have two bytes.
         each, size, square = _STEPS * count, n * m, n * n
-        yield 2 * square * m, _BF16_BYTES * (size + square), square, each, m, n
-        yield 2 * square * n, _BF16_BYTES * 3 * square, square, each, n, n
-        yield 2 * square * m, _BF16_BYTES * (2 * size + square), size, each, n, m
+        yield 2 * square * m, 2 * (size + square), square, each, m, n
+        yield 2 * square * n, 2 * 3 * square, square, each, n, n
+        yield 2 * square * m, 2 * (2 * size + square), size, each, n, m

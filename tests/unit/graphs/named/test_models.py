@@ -412,7 +412,7 @@ def test_a_detector_has_the_layers_of_masks_and_keypoints_and_draws_none(kind: s
 
 def test_a_model_of_one_batch_size_runs_at_it_unless_its_user_names_another() -> None:
     assert gpusage.predict("torchvision:maskrcnn_resnet50_fpn", gpu="v100").throughput_samples_per_s.value > 0
-    with pytest.raises(GraphError, match="at the only batch size of its graph, 2; got batch=1"):
+    with pytest.raises(GraphError, match="be run at its only batch size, 2; got batch=1"):
         gpusage.predict("torchvision:maskrcnn_resnet50_fpn", gpu="v100", batch_size=1)
     request = parse_model("torchvision:maskrcnn_resnet50_fpn")
     settled = request_with_model_settings(request, read("torchvision:maskrcnn_resnet50_fpn"))
