@@ -228,10 +228,7 @@ def _idle(report: Report) -> Section:
             f"{count_text(hardly.job_count)} used whole GPUs less than {percent(HARDLY_USED_BELOW)}: "
             f"{amount(hardly.hours.booked)} GPU hours, {amount(hardly.hours.idle)} of them idle."
         )
-    for limit_s, name in zip(IDLE_S, ("15 min", "2 h"), strict=True):
-        if count := report.idle.job_counts.get(key := f"{limit_s:.0f}"):
-            hours = amount(report.idle.hours[key])
-            notes.append(f"Idle for longer than {name} at a time: {count_text(count)}, {hours} GPU hours.")
+    notes += idle_notes(report)
     for each in report.waiting[:SHOWN_USERS]:
         jobs, idle = count_text(each.job_count), amount(each.hours.idle)
         notes.append(f"{jobs} of {each.user}, {idle} GPU hours idle, waited for {each.waits_for}.")
@@ -240,6 +237,14 @@ def _idle(report: Report) -> Section:
     return Section(
         title="Jobs with the most idle GPU hours", columns=columns, rows=rows, notes=notes or ("No job was seen idle.",)
     )
+
+
+def idle_notes(report: Report) -> Iterator[str]:
+    """Yield how many jobs did nothing at all for how long at a time, and what they held meanwhile."""
+    for limit_s, name in zip(IDLE_S, ("15 min", "2 h"), strict=True):
+        if count := report.idle.job_counts.get(key := f"{limit_s:.0f}"):
+            hours = amount(report.idle.hours[key])
+            yield f"Idle for longer than {name} at a time: {count_text(count)}, {hours} GPU hours."
 
 
 def _decisions(report: Report) -> Section:

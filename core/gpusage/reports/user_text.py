@@ -16,7 +16,7 @@ from gpusage.boundary.printable_text import shortened, visible
 from gpusage.experience import finished_jobs
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.jobs import newest_seen, runs_by_job
-from gpusage.reports.lines import amount, count_text, freed, slower
+from gpusage.reports.lines import amount, count_text, freed, idle_notes, slower
 from gpusage.reports.report import Report
 from gpusage.store.rows import Observation
 from gpusage_hooks.units import percent
@@ -106,12 +106,8 @@ def _sums(report: Report) -> list[str]:
     lines = [
         f"{count_text(report.all_jobs.job_count)} booked {amount(hours.booked)} GPU hours{before}.",
         f"{used}; {amount(hours.unseen)} were not seen.",
+        *idle_notes(report),
     ]
-
-    # The shortest of the limits has those of all others.
-    if count := next(iter(report.idle.job_counts.values()), 0):
-        idle = amount(next(iter(report.idle.hours.values())))
-        lines.append(f"{count_text(count)} did nothing at all for more than 15 min, in {idle} GPU hours.")
 
     if report.totals.share_count:
         promises, gained = report.totals.promises, amount(hours.freed)

@@ -172,7 +172,7 @@ def test_idle_jobs_and_money_that_lacks_a_price_are_said() -> None:
     assert "Idle for longer than 15 min at a time: 1 job, 1.00 GPU hours." in notes
     assert any(note.endswith("without one: GPUs of no known type (1 runs).") for note in notes)
     text = user_text(report, [quiet, unknown], Writing(managers_of_scripts=("slurm",), learns=True), 60.0)
-    assert "1 job did nothing at all for more than 15 min, in 1.00 GPU hours." in text
+    assert "Idle for longer than 15 min at a time: 1 job, 1.00 GPU hours." in text
 
 
 def test_weeks_of_other_days_join_by_their_monday() -> None:
