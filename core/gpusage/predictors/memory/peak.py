@@ -34,10 +34,9 @@ from gpusage.predictors.memory.liveness import (
 )
 from gpusage.predictors.parallel.data_parallel import Sharding
 from gpusage.predictors.parallel.division import Division
-from gpusage.predictors.work import muon
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.decoding import DecodingWork, Pass
-from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
+from gpusage.predictors.work.lowering import Lowering, hidden_share, weight_memory_bytes
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
@@ -218,7 +217,7 @@ def state_bytes(workload: Workload, lowering: Lowering) -> float:
 
     A weight of 2 bytes has half of it, but for moments of 8 bits, which it has whole.
     """
-    state = STATE_BYTES[workload.optimizer] - STATE_BYTES["momentum"] * muon.hidden_share(lowering, workload)
+    state = STATE_BYTES[workload.optimizer] - STATE_BYTES["momentum"] * hidden_share(lowering, workload)
     return state / number_share(workload) if state == _MOMENTS_OF_8_BITS else state
 
 
@@ -304,7 +303,7 @@ def _held_bytes(lowering: Lowering, tensors: Walk, peak_bytes: float, workload: 
 
     # The update has gradients, and what it computes of them for all weights at once.
     copied = 0.0 if STATE_BYTES[workload.optimizer] == _MOMENTS_OF_8_BITS else UPDATE_COPY_BYTES
-    copied *= 1.0 - muon.hidden_share(lowering, workload)  # hidden matrices are updated one after the other
+    copied *= 1.0 - hidden_share(lowering, workload)  # hidden matrices are updated one after the other
     a_weight = GRADIENT_BYTES * sharding.gradients + copied * sharding.state
     more = lowering.parameter_count * trained_share(workload) * a_weight
     return max(in_passes, tensors.input_bytes + resident + more + sharding.bucket_bytes)
