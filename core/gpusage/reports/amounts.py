@@ -59,9 +59,7 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
 
 def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amounts:
     """Return the amounts of a run; less than *least_s* of samples count as unseen."""
-    usage = observed.usage
-    # Clocks of several hosts differ, so an end may lie before its start.
-    hours = gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
+    usage, hours = observed.usage, gpu_hours(observed)
     booked = hours * usage.granted.share_percent / WHOLE_PERCENT
 
     # On a whole GPU the same run is shorter by the predicted slowdown. A run that lacked memory on its share
@@ -117,6 +115,12 @@ def gpu_count(observed: Observation) -> float:
     # Nobody counted: the decision knows the request of a whole-GPU job, and each other job surely had one GPU.
     is_whole = usage.granted.share_percent == WHOLE_PERCENT
     return max(1.0, record.decision.request.gpu_count) if record is not None and is_whole else 1.0
+
+
+def gpu_hours(observed: Observation) -> float:
+    """Return the hours of the run, each GPU that it had a part of counted whole."""
+    # Clocks of several hosts differ, so an end may lie before its start.
+    return gpu_count(observed) * max(0.0, observed.usage.ended_at_s - observed.usage.started_at_s) / HOUR_S
 
 
 def expected_slowdown(observed: Observation) -> Interval:

@@ -162,10 +162,9 @@ def share_costs(observations: Iterable[Observation]) -> ShareCosts:
     """Return what the shares in *observations* cost their jobs, but for those that lacked memory."""
     hours, whole_hours, least_whole_hours = 0.0, 0.0, 0.0
     for each in filter(had_share, observations):
-        usage, price = each.usage, amounts.expected_slowdown(each)
-        if usage.outcome == "out_of_memory":
+        if each.usage.outcome == "out_of_memory":
             continue
-        took = amounts.gpu_count(each) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
+        price, took = amounts.expected_slowdown(each), amounts.gpu_hours(each)
         hours, whole_hours = hours + took, whole_hours + took / price.value
         least_whole_hours += took / price.high
     return ShareCosts(hours=hours, whole_hours=whole_hours, least_whole_hours=least_whole_hours)

@@ -129,8 +129,8 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
         theirs = _own_settings(path)
         if name == RESOURCE_TYPES and TYPES not in theirs:  # Hadoop takes the list from yarn-site.xml as well
             theirs |= {key: value for key, value in _own_settings(site.folder / SITE).items() if key == TYPES}
-        wanted = dict(_ours(site, name, theirs, configuration))
-        ours = {key: value for key, value in wanted.items() if theirs.get(key) != value}
+        planned = dict(_ours(site, name, theirs, configuration))
+        ours = {key: value for key, value in planned.items() if theirs.get(key) != value}
 
         # What the site has declared final, in this file or in one that it includes, Hadoop takes from nobody else.
         for key, file in final_settings(path).items():
@@ -143,7 +143,7 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
 
         # A host may have several roles, and be installed for one after the other: what is of another role stays.
         block = block_settings(read_text(path))
-        stays = {key for key in block if key not in wanted and _ROLES.get(key, "node") not in site.roles}
+        stays = {key for key in block if key not in planned and _ROLES.get(key, "node") not in site.roles}
         ours = {key: ours.get(key, value) for key, value in block.items() if key in ours or key in stays} | ours
         edits.append(edit_of(path, with_block(read_text(path), ours, str(path))))
     if "rm" in site.roles:

@@ -61,8 +61,8 @@ def without_block(text: str | None) -> str | None:
 
 def block_settings(text: str | None) -> dict[str, str]:
     """Return the settings of our block in the file's *text*; none where it has none."""
-    found = _BLOCK.search(text or "")
-    block = ET.fromstring(f"<block>{found[0]}</block>") if found else ()  # noqa: S314 - as above
+    match = _BLOCK.search(text or "")
+    block = ET.fromstring(f"<block>{match[0]}</block>") if match else ()  # noqa: S314 - as above
     return {entry.findtext("name", ""): entry.findtext("value", "") for entry in block}
 
 
