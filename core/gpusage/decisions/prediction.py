@@ -362,8 +362,8 @@ def request_with_model_settings(request: ModelRequest, graph: ModelGraph, gpu_co
     workload = with_model_settings(request.workload, request.named, graph)
     workload = on_gpus(workload, gpu_count, request.named) if gpu_count > 1 else workload
     settled = {"batch": workload.batch_size, "mode": workload.mode, "precision": workload.precision}
-    keys = (word.partition("=")[0] for word in request.assumed)
-    return replace(request, workload=workload, assumed=tuple(f"{key}={settled[key]}" for key in keys))
+    assumed = [f"{key}={value}" for key, value in settled.items() if f"{key}=" in ",".join(request.assumed)]
+    return replace(request, workload=workload, assumed=tuple(assumed))
 
 
 def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) -> list[int]:

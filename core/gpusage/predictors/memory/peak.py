@@ -217,7 +217,9 @@ def state_bytes(workload: Workload, lowering: Lowering) -> float:
 
     A weight of 2 bytes has half of it, but for moments of 8 bits, which it has whole.
     """
-    state = STATE_BYTES[workload.optimizer] - STATE_BYTES["momentum"] * hidden_share(lowering, workload)
+    state = STATE_BYTES[workload.optimizer]
+    if workload.optimizer == "muon":
+        state -= STATE_BYTES["momentum"] * hidden_share(lowering)
     return state / number_share(workload) if state == _MOMENTS_OF_8_BITS else state
 
 
@@ -303,7 +305,8 @@ def _held_bytes(lowering: Lowering, tensors: Walk, peak_bytes: float, workload: 
 
     # The update has gradients, and what it computes of them for all weights at once.
     copied = 0.0 if STATE_BYTES[workload.optimizer] == _MOMENTS_OF_8_BITS else UPDATE_COPY_BYTES
-    copied *= 1.0 - hidden_share(lowering, workload)  # hidden matrices are updated one after the other
+    if workload.optimizer == "muon":  # which updates hidden matrices one after the other
+        copied *= 1.0 - hidden_share(lowering)
     a_weight = GRADIENT_BYTES * sharding.gradients + copied * sharding.state
     more = lowering.parameter_count * trained_share(workload) * a_weight
     return max(in_passes, tensors.input_bytes + resident + more + sharding.bucket_bytes)

@@ -13,15 +13,7 @@ from gpusage.predictors.parallel.data_parallel import is_megatron
 from gpusage.predictors.parallel.expert_parallel import own_share
 from gpusage.predictors.times.low_precision import CAST_TRAFFIC, casts_of, dequantization_work, narrow_products
 from gpusage.predictors.work.checkpoints import Checkpoints
-from gpusage.predictors.work.lowering import (
-    WIDE_BYTES,
-    Lowering,
-    hidden_matrices,
-    hidden_share,
-    is_adapter,
-    is_autocast,
-    is_fused,
-)
+from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering, hidden_matrices, is_adapter, is_autocast, is_fused
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Workload
 
@@ -76,7 +68,7 @@ _OPTIMIZER_TRAFFIC = {
 _MOMENTS_TRAFFIC = {"adam8bit": 4.0, "adamw8bit": 4.0}
 # Bytes that Muon's update moves for a weight of 4 bytes, beside AdamW's and its products: two averages, a cast, a norm,
 # a division, the decay and the sum of `torch.optim.Muon` of PyTorch 2.9.
-_MUON_TRAFFIC = 26.0
+_MUON_TRAFFIC, _MUON_STEPS = 26.0, 5
 # Mixed precision: bytes to cast one number between 2 and 4 bytes: one is read, the other written.
 _CAST_TRAFFIC = 6.0
 # Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient.
@@ -326,11 +318,13 @@ def _training_kernels(lowering: Lowering, workload: Workload) -> list[_Single]:
     own = weights if workload.strategy == "ddp" else weights * own_share(lowering, workload)
     moments = _MOMENTS_TRAFFIC.get(workload.optimizer, 0.0)
     traffic = (_OPTIMIZER_TRAFFIC[workload.optimizer] - moments) * parameter_share(workload.precision) + moments
-    traffic += _MUON_TRAFFIC * parameter_share(workload.precision) * hidden_share(lowering, workload)
-    times = own / max(weights, 1.0) / workload.accumulate
-    for flop, moved, size, count, inner, width in _muon_products(lowering, workload):
-        row = _single(_C.PRODUCT, flop, moved, size, count * times)
-        kernels.append((*row[: _Row.MATRIX_UNITS], BF16_UNITS, inner, width, *row[_Row.BACKWARD :]))
+    if workload.optimizer == "muon":
+        part = 1.0 / max(lowering.parameter_count, 1)
+        for count, n, m in hidden_matrices(lowering).tolist():
+            traffic += _MUON_TRAFFIC * parameter_share(workload.precision) * count * n * m * part
+            for flop, moved, size, inner, width in _muon_products(n, m):
+                row = _single(_C.PRODUCT, flop, moved, size, _MUON_STEPS * count * own * part / workload.accumulate)
+                kernels.append((*row[: _Row.MATRIX_UNITS], BF16_UNITS, inner, width, *row[_Row.BACKWARD :]))
     if is_half:
         traffic += _UPDATE_CAST_TRAFFIC
     launches = max(tensors / _TENSORS_PER_UPDATE, 1.0)
@@ -352,21 +346,19 @@ def _training_kernels(lowering: Lowering, workload: Workload) -> list[_Single]:
     return kernels
 
 
-def _muon_products(lowering: Lowering, workload: Workload) -> Iterator[tuple[float, float, float, float, float, float]]:
-    """Yield the products that update hidden matrices: FLOP, bytes moved, outputs, count, inner and width.
+def _muon_products(n: float, m: float) -> Iterator[tuple[float, float, float, float, float]]:
+    """Yield the products of a Newton-Schulz step, in bf16: FLOP, bytes moved, outputs, inner and width.
 
-    Five Newton-Schulz steps make the update of each orthogonal. A step on a matrix X of n rows and m columns, n <= m,
-    multiplies X by its transpose, the result by itself, and the sum of both by X: 4 n^2 m + 2 n^3 FLOP, in bf16.
+    These steps make the update X of a hidden matrix orthogonal. It has n rows and m columns, n <= m. A step multiplies
+    it by its transpose, the result by itself, and the sum of both by X: 4 n^2 m + 2 n^3 FLOP, whatever the batch.
 
     Source:
         Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024, "Runtime analysis".
     """
-    for count, n, m in hidden_matrices(lowering, workload).tolist():
-        # Numbers of bf16 have two bytes.
-        each, size, square = 5 * count, n * m, n * n
-        yield 2 * square * m, 2 * (size + square), square, each, m, n
-        yield 2 * square * n, 2 * 3 * square, square, each, n, n
-        yield 2 * square * m, 2 * (2 * size + square), size, each, n, m
+    size, square = n * m, n * n
+    yield 2 * square * m, 2 * (size + square), square, m, n  # a number has two bytes
+    yield 2 * square * n, 2 * 3 * square, square, n, n
+    yield 2 * square * m, 2 * (2 * size + square), size, n, m
 
 
 def _trained_tensors(lowering: Lowering, workload: Workload) -> float:

@@ -367,14 +367,13 @@ def _adapter(read: Shape, written: Shape, rank: int) -> tuple[Node, Node, Node, 
     return down, up, scale, Node(op_type="Add", inputs=(written, written), outputs=(written,))
 
 
-def hidden_matrices(lowering: Lowering, workload: Workload) -> FloatArray:
+def hidden_matrices(lowering: Lowering) -> FloatArray:
     """Return a row for each size of hidden matrices that Muon updates: their number, shorter and longer side.
 
     Hidden are the weights of products, but for the one that makes the model's output; AdamW updates all others.
     """
     structure, rows = lowering.structure, []
-    adapters, is_muon = is_adapter(structure), workload.optimizer == "muon"
-    trained = (lowering.operator_class == OperatorClass.PRODUCT) & (adapters | ~adapters.any()) & is_muon
+    trained = lowering.operator_class == OperatorClass.PRODUCT
     trained[structure.kind_of_node[structure.output_nodes]] = False
     for kind in trained.nonzero()[0].tolist():
         # Experts lie one behind the other in one tensor.
@@ -383,9 +382,9 @@ def hidden_matrices(lowering: Lowering, workload: Workload) -> FloatArray:
     return np.array(rows, dtype=float).reshape(-1, 3)
 
 
-def hidden_share(lowering: Lowering, workload: Workload) -> float:
+def hidden_share(lowering: Lowering) -> float:
     """Return which part of the weights Muon updates, 0 to 1."""
-    return min(float(hidden_matrices(lowering, workload).prod(axis=1).sum()) / max(lowering.parameter_count, 1), 1.0)
+    return min(float(hidden_matrices(lowering).prod(axis=1).sum()) / max(lowering.parameter_count, 1), 1.0)
 
 
 def is_adapter(structure: Structure) -> BoolArray:
