@@ -122,7 +122,7 @@ class Site:
         ]
 
     def scheduling(self, start_s: float, compression: float) -> Scheduling:
-        """Return the manager's times on the clock of the emulated cluster; a start takes *start_s* of the real clock."""
+        """Return the manager's times on the emulated cluster's clock; a start takes *start_s* on the real one."""
         return Scheduling(
             backfill_s=self.timing.poll_interval_s * compression,
             start_s=start_s * compression,
@@ -201,7 +201,7 @@ class Predictor:
                 self.fleet,
                 policy,
                 self.truth,
-                scheduling=start_s and self.site.scheduling(start_s[state], self.compression),
+                scheduling=None if start_s is None else self.site.scheduling(start_s[state], self.compression),
             )
             for state, policy in policies.items()
         }
