@@ -138,7 +138,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
         conf.getTrimmed(YarnConfiguration.AM_DEFAULT_NODE_LABEL, ""), NodeLabels.defaultLabel(rm, queue));
     boolean isLeft = conf.getBoolean(YarnConfiguration.AM_ALLOW_NON_EXCLUSIVE_ALLOCATION, false) && NodeLabels.isLeftToYarn(rm, requested);
     String label = !named.isEmpty() || isLeft ? named : NodeLabels.labelForGpus(rm, queue, requested, false);
-    boolean asShares = NodeLabels.offersOnlyShares(rm, label);
+    boolean asShares = NodeLabels.becomesShares(rm, label, requested);
     if (!asShares && (label.isEmpty() || label.equals(named))) {
       return;
     }

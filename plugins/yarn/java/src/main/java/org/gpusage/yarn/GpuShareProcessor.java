@@ -156,10 +156,10 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   /** Let the answer say how many GPUs a container may have where nodes offer them as shares: Flink looks there before it asks. */
   private void showWholeGpus(RegisterApplicationMasterResponse response) {
     Resource most = response.getMaximumResourceCapability();
-    boolean sharesOnly = NodeGpus.amount(most, Settings.GPU_RESOURCE) == 0 && NodeGpus.amount(most, share) >= Settings.WHOLE_GPU;
-    if (sharesOnly && ResourceUtils.getResourceTypeIndex().containsKey(Settings.GPU_RESOURCE)) {
+    long shared = NodeGpus.amount(most, share) / Settings.WHOLE_GPU;
+    if (shared > NodeGpus.amount(most, Settings.GPU_RESOURCE) && ResourceUtils.getResourceTypeIndex().containsKey(Settings.GPU_RESOURCE)) {
       Resource shown = Resource.newInstance(most);
-      shown.setResourceValue(Settings.GPU_RESOURCE, NodeGpus.amount(most, share) / Settings.WHOLE_GPU);
+      shown.setResourceValue(Settings.GPU_RESOURCE, shared);
       response.setMaximumResourceCapability(shown);
     }
   }
@@ -285,8 +285,8 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       }
 
       @Override
-      public boolean offersOnlyShares(String label) {
-        return NodeLabels.offersOnlyShares(rm, label);
+      public boolean becomesShares(String label, Resource required) {
+        return NodeLabels.becomesShares(rm, label, required);
       }
 
       @Override

@@ -63,15 +63,24 @@ final class NodeLabels {
   }
 
   /** Return whether nodes with {@code label} offer shares, and no GPU of YARN's own. */
-  static boolean offersOnlyShares(RMContext rm, String label) {
+  private static boolean offersOnlyShares(RMContext rm, String label) {
     Resource offered = offered(rm, label);
     return NodeGpus.amount(offered, Settings.shareResource(rm.getYarnConfiguration())) > 0
         && NodeGpus.amount(offered, Settings.GPU_RESOURCE) == 0;
   }
 
   /**
+   * Return whether {@code required}, of which a part are GPUs, becomes shares on nodes with {@code label}: they offer shares alone, or none of them has as
+   * many GPUs of YARN's own, and one has them as shares.
+   */
+  static boolean becomesShares(RMContext rm, String label, Resource required) {
+    return offersOnlyShares(rm, label)
+        || !fits(rm, label, required) && fits(rm, label, RequestConverter.wholeShares(required, Settings.shareResource(rm.getYarnConfiguration())));
+  }
+
+  /**
    * Return the label for requests of {@code queue} for {@code required} that name none, of which no node without a label has a GPU; nothing where
-   * such nodes have GPUs, or no label has. First come labels with a node that fits {@code required} as it is, then those that offer shares alone, or
+   * such nodes have GPUs, or no label has. First come labels with a node that fits {@code required} as it is, then those where it becomes shares, or
    * the other way round if {@code sharesFirst}; of each kind those with room.
    */
   static String labelForGpus(RMContext rm, String queue, Resource required, boolean sharesFirst) {
@@ -79,7 +88,7 @@ final class NodeLabels {
       return "";
     }
     Resource asShares = RequestConverter.wholeShares(required, Settings.shareResource(rm.getYarnConfiguration()));
-    List<String> shares = roomyFirst(rm, usable(rm, queue, labels(rm, label -> offersOnlyShares(rm, label)), asShares), asShares);
+    List<String> shares = roomyFirst(rm, usable(rm, queue, labels(rm, label -> becomesShares(rm, label, required)), asShares), asShares);
     List<String> whole = roomyFirst(rm, usable(rm, queue, labels(rm, label -> fits(rm, label, required)), required), required);
     Stream<String> labels = sharesFirst ? Stream.concat(shares.stream(), whole.stream()) : Stream.concat(whole.stream(), shares.stream());
     return labels.findFirst().orElse("");

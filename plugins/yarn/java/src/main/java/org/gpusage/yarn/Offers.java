@@ -13,15 +13,15 @@ interface Offers {
     return true;
   }
 
-  /** Return whether nodes with {@code label} offer shares, and no yarn.io/gpu. */
-  default boolean offersOnlyShares(String label) {
+  /** Return whether GPUs in {@code required} become shares on nodes with {@code label}, which have no other for them. */
+  default boolean becomesShares(String label, Resource required) {
     return false;
   }
 
   /**
    * Return the label to which requests for {@code required} go that name none; nothing for nodes without one, or if YARN finds others by itself.
    *
-   * @param constrained whether such a request has placement constraints: it is given no label, and becomes shares where any label offers these alone
+   * @param constrained whether such a request has placement constraints: it is given no label, and becomes shares where any label has only these for it
    */
   default String label(Resource required, boolean constrained) {
     return "";

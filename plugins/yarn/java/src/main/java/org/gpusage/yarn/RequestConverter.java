@@ -145,7 +145,7 @@ final class RequestConverter {
           String chosen = gpus == 0 ? "" : offers.label(capability, true);
           if (gpus > 0 && !offers.offersGpus(chosen) && held.size() < MOST_KEYS) {
             held.put(key, ask);
-          } else if (gpus > 0 && offers.offersOnlyShares(chosen)) {
+          } else if (gpus > 0 && offers.becomesShares(chosen, capability)) {
             constrained = true;
             requestedGpus.put(key, gpus);
             ready.add(withResources(ask, wholeShares(capability, share)));
@@ -262,7 +262,7 @@ final class RequestConverter {
     }
     String named = labels.getOrDefault(SchedulerRequestKey.create(ask), "");
     String chosen = !named.isEmpty() ? named : label != null ? label : offers.label(ask.getCapability(), false);
-    boolean asShares = offers.offersOnlyShares(chosen);
+    boolean asShares = offers.becomesShares(chosen, ask.getCapability());
     boolean offered = asShares || offers.offersGpus(chosen);
     Map<SchedulerRequestKey, List<ResourceRequest>> waiting = offered ? unlabelled : deferred;
     if ((chosen.isEmpty() || !offered) && waiting.size() < MOST_KEYS) {

@@ -41,7 +41,7 @@ class RequestConverterTest {
         }
 
         @Override
-        public boolean offersOnlyShares(String label) {
+        public boolean becomesShares(String label, Resource required) {
           return registered && label.equals("v100");
         }
 
@@ -106,7 +106,7 @@ class RequestConverterTest {
           }
 
           @Override
-          public boolean offersOnlyShares(String label) {
+          public boolean becomesShares(String label, Resource required) {
             return offering.contains(label);
           }
 
