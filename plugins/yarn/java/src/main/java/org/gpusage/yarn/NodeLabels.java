@@ -136,9 +136,9 @@ final class NodeLabels {
   private static boolean hasNode(RMContext rm, String label, Predicate<SchedulerNode> condition) {
     AbstractYarnScheduler<?, ?> scheduler = (AbstractYarnScheduler<?, ?>) rm.getScheduler();
     for (RMNode node : rm.getRMNodes().values()) {
-      boolean isThere = node.getState() == NodeState.RUNNING && (label.isEmpty() ? node.getNodeLabels().isEmpty() : node.getNodeLabels().contains(label));
-      SchedulerNode known = isThere ? scheduler.getSchedulerNode(node.getNodeID()) : null;
-      if (known != null && condition.test(known)) {
+      SchedulerNode known = scheduler.getSchedulerNode(node.getNodeID());
+      if (known != null && condition.test(known) && node.getState() == NodeState.RUNNING // what takes locks comes last, for there may be thousands of nodes
+          && (label.isEmpty() ? node.getNodeLabels().isEmpty() : node.getNodeLabels().contains(label))) {
         return true;
       }
     }
