@@ -34,14 +34,14 @@ class OutOfMemoryRequeue:
     """Handles jobs that ran out of memory; used in one thread.
 
     Args:
-        open_store: Opens the store, in that thread; ``None`` where nothing is recorded.
+        open_store: Opens the store, in that thread.
 
     Attributes:
         count: Jobs that run again.
         recorded_failures: The jobs whose failures the last run recorded.
     """
 
-    def __init__(self, open_store: Callable[[], DecisionStore] | None) -> None:
+    def __init__(self, open_store: Callable[[], DecisionStore]) -> None:
         self.count = 0
         self.recorded_failures: list[JobIdentity] = []
         self._open_store = open_store
@@ -107,7 +107,7 @@ class OutOfMemoryRequeue:
 
     def _record(self, snapshot: Snapshot) -> None:
         self.recorded_failures = []
-        if self._open_store is None or not self._unrecorded:
+        if not self._unrecorded:
             return
 
         # Opened in the thread that uses it, which is not that of the constructor.

@@ -22,7 +22,8 @@ from gpusage.boundary.printable_text import visible
 from gpusage.experience.finished_jobs import describe_excess, is_of_another_node, is_same_run
 from gpusage.reports.accuracy import runs_with_promise
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
-from gpusage.reports.summary import IDLE_S, idle_jobs
+from gpusage.reports.joining import joined
+from gpusage.reports.summary import IdleJobs, idle_jobs
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.service.recorder import record_usage
 from gpusage.service.snapshots import State
@@ -49,13 +50,13 @@ class RunCounters:
         runs: By manager and outcome.
         hours: By GPU, as the node named it.
         promises: To shares that were given: ``fulfilled``, ``broken``, ``unknown``.
-        idle: Runs that did nothing for a time, by each of `IDLE_S` that it was longer than.
+        idle: Runs that did nothing for a time, and their GPU hours in it.
     """
 
     runs: Counter[tuple[str, ...]] = field(default_factory=Counter)
     hours: dict[str, Amounts] = field(default_factory=dict)
     promises: Counter[str] = field(default_factory=Counter)
-    idle: Counter[str] = field(default_factory=lambda: Counter({f"{limit_s:.0f}": 0 for limit_s in IDLE_S}))
+    idle: IdleJobs = field(default_factory=lambda: idle_jobs([]))
 
     def expect(self, manager: str, gpus: Iterable[str]) -> None:
         """Begin the series of *manager* at 0: Prometheus does not count a series' first value as an increase."""
@@ -70,7 +71,7 @@ class RunCounters:
         usage = observed.usage
         self.runs[usage.manager, usage.outcome] += 1
         self.hours[usage.gpu] = total([self.hours.get(usage.gpu, Amounts()), amounts_of(observed)])
-        self.idle.update(idle_jobs([observed]).job_counts)
+        self.idle = joined([self.idle, idle_jobs([observed])])
 
     def add_promise(self, *, held: bool | None) -> None:
         """Count one promise; ``None`` where nothing shows whether it was fulfilled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from gpusage.service.job_monitor import JobMonitor, NeighbourLookup
 from gpusage.service.snapshots import State
 from gpusage.settings.configuration import Configuration, DaemonSettings
 from gpusage.store.decisions import DecisionStore
+from gpusage.store.opening import open_store
 from gpusage_hooks import samples
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Context
@@ -66,7 +68,8 @@ def running_monitor(manager: Manager, mode: str = "enforce", kill_reason: str | 
     snapshot: Any = SimpleNamespace(
         configuration=configuration, advisor=advisor, kill_reason=kill_reason, clusters=clusters
     )
-    return JobMonitor(cast("State", SimpleNamespace(snapshot=snapshot)))
+    state = SimpleNamespace(snapshot=snapshot, set_neighbours=lambda *_: None)
+    return JobMonitor(cast("State", state), partial(open_store, "sqlite:////nowhere/none.db"))
 
 
 def test_a_job_is_turned_back_once_it_has_been_stuck_for_a_minute(clock: list[float]) -> None:

@@ -163,7 +163,9 @@ def listener(name: str, inspection: Inspection) -> Finding:
         observation = f"{_first_names(node.name for node in silent)} did not report: {silent[0].trouble}"
         return warned(name, observation, "check whether this host reaches their web addresses, and may read /jmx there")
 
-    versions = sorted({daemon.version for daemon in (*inspection.nodes, inspection.manager) if daemon})
+    versions = sorted(
+        {daemon.version for daemon in (*inspection.nodes, inspection.manager) if daemon and daemon.classes}
+    )
     if len(versions) > 1:
         return warned(name, f"versions {', '.join(versions)} run side by side", "put the same jar on every host")
     return passed(name, f"runs on {len(inspection.nodes)} nodes, version {versions[0]}; {ISOLATION}")

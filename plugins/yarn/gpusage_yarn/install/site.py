@@ -37,12 +37,13 @@ from gpusage_yarn.cluster.configuration import (
     SERVICE,
     SERVICES,
     SITE,
+    SOCKET,
     TYPES,
     conf_folder,
     final_settings,
     read_settings,
 )
-from gpusage_yarn.install.xml_block import with_block, without_block
+from gpusage_yarn.install.xml_block import block_settings, with_block, without_block
 from gpusage_yarn.settings import YarnSettings
 from gpusage_yarn.share_plan import SHARE
 
@@ -73,6 +74,8 @@ ISOLATION = (
     "variables of CUDA show each container its own GPU, and one that asked for none no GPU (gpusage.node.hide-gpus); "
     "nvidia-smi shows all GPUs of the node"
 )
+_ROLES: Mapping[str, Role] = dict.fromkeys((RULES, PROCESSORS, ALLOCATOR, CALCULATOR, SOCKET), "rm")
+"""Whose a setting of ours is; all others are of nodes, unless each role has them."""
 _STOCK_ALLOCATOR = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator"
 
 
@@ -126,7 +129,8 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
         theirs = _own_settings(path)
         if name == RESOURCE_TYPES and TYPES not in theirs:  # Hadoop takes the list from yarn-site.xml as well
             theirs |= {key: value for key, value in _own_settings(site.folder / SITE).items() if key == TYPES}
-        ours = {key: value for key, value in _ours(site, name, theirs, configuration) if theirs.get(key) != value}
+        planned = dict(_ours(site, name, theirs, configuration))
+        ours = {key: value for key, value in planned.items() if theirs.get(key) != value}
 
         # What the site has declared final, in this file or in one that it includes, Hadoop takes from nobody else.
         for key, file in final_settings(path).items():
@@ -136,6 +140,11 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
                     "Add to its value there by hand, or take <final> away."
                 )
                 raise RequestError(message)
+
+        # A host may have several roles, and be installed for one after the other: what is of another role stays.
+        block = block_settings(read_text(path))
+        stays = {key for key in block if key not in planned and _ROLES.get(key, "node") not in site.roles}
+        ours = {key: ours.get(key, value) for key, value in block.items() if key in ours or key in stays} | ours
         edits.append(edit_of(path, with_block(read_text(path), ours, str(path))))
     if "rm" in site.roles:
         edits.append(edit_of(site.gpusage_toml, _toml(read_text(site.gpusage_toml), mode, site)))
@@ -228,7 +237,7 @@ def _ours(
             # A site's own allocator stays; Hadoop before 3.4 has no such key, and ignores it.
             if theirs.get(ALLOCATOR, "").strip() in ("", _STOCK_ALLOCATOR):
                 yield ALLOCATOR, CLASSES[ALLOCATOR]
-            yield "gpusage.daemon.socket", configuration.daemon.socket
+            yield SOCKET, configuration.daemon.socket
         if "node" in site.roles:
             yield from _of_nodes(site, theirs, share)
             if site.mps_command and configuration.sharing.across_users:

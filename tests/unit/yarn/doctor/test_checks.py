@@ -182,6 +182,8 @@ def test_a_limit_that_lets_few_masters_run_is_told_by_their_number(healthy: Insp
 def test_two_versions_side_by_side_are_a_warning(healthy: Inspection) -> None:
     nodes = (replace(healthy.nodes[0], version="2"), *healthy.nodes[1:])
     assert finding(replace(healthy, nodes=nodes), "node listener").verdict == "warn"
+    bare = replace(healthy, manager=JmxReport(name="ResourceManager"))  # which has none
+    assert finding(bare, "node listener").verdict == "pass"
 
 
 def test_a_cluster_without_our_resource_type_is_told_so(healthy: Inspection) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -159,6 +160,32 @@ def test_each_host_gets_what_its_daemons_read(site: Site) -> None:
     assert RULES not in block
     assert CALCULATOR not in settings(site, "capacity-scheduler.xml")
     assert not site.gpusage_toml.exists()
+
+
+def test_the_roles_of_one_host_add_up_in_any_order(site: Site) -> None:
+    before = {path.name: path.read_bytes() for path in site.folder.iterdir()}
+    hosts: list[Role] = ["rm", "node", "client"]
+    for role in (*hosts, "rm"):
+        make_edits(plan_installation(replace(site, roles=frozenset({role}))))
+    both = settings(site, "yarn-site.xml")
+    assert {RULES, LISTENERS, SAMPLER, "gpusage.daemon.socket", "gpusage.node.mps-command"} <= both.keys()
+    assert settings(site, "capacity-scheduler.xml")[CALCULATOR] == CLASSES[CALCULATOR]
+    for role in hosts:
+        assert not any(edit.changes for edit in plan_installation(replace(site, roles=frozenset({role}))))
+
+    # What a role has no more goes, and so does what the site has taken up itself.
+    own = f"<property><name>{TYPES}</name><value>gpusage.io/share,x/y</value></property>\n</configuration>\n<!-- end"
+    path = site.folder / "yarn-site.xml"
+    path.write_text(path.read_text().replace("</configuration>\n<!-- end", own))
+    make_edits(plan_installation(replace(site, roles=frozenset({"node"}), mps_command="")))
+    assert both.keys() - settings(site, path.name).keys() == {
+        "gpusage.node.mps-command",
+        f"{SERVICES}.gpusage_mps.class",
+    }
+    assert TYPES not in settings(site, "resource-types.xml")
+    make_edits(plan_uninstallation(site))
+    path.write_text(path.read_text().replace(own, "</configuration>\n<!-- end"))
+    assert {path.name: path.read_bytes() for path in site.folder.iterdir() if path != site.libexec} == before
 
 
 def test_lists_that_stand_in_an_included_file_keep_their_items(site: Site) -> None:
