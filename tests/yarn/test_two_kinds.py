@@ -66,6 +66,14 @@ def test_a_plain_client_goes_to_whole_nodes_where_there_are_any(site: Sandbox) -
     assert where_gpus_are(site, "-node_label_expression", "v100", count=2) == ("v100-1", "200"), "on no whole node"
 
 
+def test_who_asks_for_no_gpu_sees_none_on_a_share_node_and_what_it_saw_before_elsewhere(site: Sandbox) -> None:
+    words = ("-num_containers", "1", "-master_memory", "128", "-container_resources", "memory-mb=64,vcores=1")
+    (shared,) = apps.run_distributed_shell(site, "env", *words, "-node_label_expression", "a100")
+    assert "CUDA_VISIBLE_DEVICES=" in shared.splitlines()
+    (other,) = apps.run_distributed_shell(site, "env", *words)
+    assert "CUDA_VISIBLE_DEVICES" not in other
+
+
 def test_shares_are_of_share_nodes_and_doctor_agrees(site: Sandbox) -> None:
     findings = {
         check["check"]: check for check in gpusage(site, "doctor", "--conf-dir", str(site.layout.conf("rm")))["checks"]

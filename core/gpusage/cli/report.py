@@ -180,7 +180,7 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
 
     # They show the capacity and, where there are no prices, what the managers bill for an hour.
     clusters = []
-    for manager in installed_managers() if part.run_count else ():
+    for manager in installed_managers():
         with suppress(GpuUsageError):  # this host may not be able to ask it
             cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
             clusters += [cluster] if cluster is not None else []

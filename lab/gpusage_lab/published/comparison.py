@@ -185,8 +185,7 @@ def compare(data: DataFolder, zoo: Zoo, includes: Callable[[Run], bool] = lambda
     left = [outcome for outcome in outcomes if isinstance(outcome, Left)]
     compared = []
     runs = [outcome for outcome in outcomes if isinstance(outcome, Run) and includes(outcome)]
-    in_order = sorted(runs, key=lambda one: (one.key, one.workload.mode))
-    for run in track(in_order, description="the public record"):
+    for run in track(sorted(runs, key=lambda one: (one.key, one.workload.mode)), description="the public record"):
         outcome = _compared(run, zoo)
         if isinstance(outcome, Left):
             left.append(outcome)
