@@ -173,17 +173,13 @@ models_argument = click.argument("models", metavar="MODEL...", nargs=-1, require
 """Adds one or more models as ``models``."""
 
 
-def _split_names(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the names in *values*, of which each may hold several, with commas between them."""
-    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
-
-
 gpus_option = click.option(
     "--gpu",
     "gpu_names",
     metavar="NAME",
     multiple=True,
-    callback=_split_names,
+    # Each value may hold several, with commas between them.
+    callback=lambda _, __, values: tuple(filter(None, map(str.strip, ",".join(values).split(",")))),
     help="GPU to predict for; or several, by commas or repeated.  [default: one of each generation]",
     shell_complete=complete_gpu,
 )
