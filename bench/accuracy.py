@@ -147,17 +147,8 @@ def main(data: Path, file: Path | None) -> None:
 
 
 def _evaluated(data: Path) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "gpusage.cli",
-        "evaluate",
-        "--data",
-        str(data),
-        "--sealed",
-        str(EVALUATION_COUNT_FILE),
-        "--json",
-    ]
+    words = ("evaluate", "--data", str(data), "--sealed", str(EVALUATION_COUNT_FILE), "--json")
+    command = [sys.executable, "-m", "gpusage.cli", *words]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

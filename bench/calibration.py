@@ -1,4 +1,4 @@
-"""What a calibration of a host makes of the predictions for other models there, in public campaigns, as Markdown.
+"""What a calibration of a host makes of the predictions for other models there, in public campaigns.
 
 For each model, the steps of the three models of other families in its campaign that wait most for the host stand for
 `gpusage calibrate`. Torchvision's four hosts are predicted by a fit without their source (minutes), its sealed families
@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import log
-from pathlib import Path
 from typing import NamedTuple
 
-import click
 import numpy as np
 
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
@@ -25,15 +23,17 @@ from gpusage.predictors.times.efficiency import Efficiency
 from gpusage.predictors.times.step_time import engine_of, host_factor_of, step_times_s, timing_with
 from gpusage_hooks.types import Gpu, Interval
 from gpusage_lab.learning.step_samples import measurements, refit
+from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published.comparison import compare, is_of_slow_t4
 from gpusage_lab.published.rows import LANGUAGE, VISION
+from gpusage_lab.seeds.command import command_of
 from gpusage_planning.zoo import load_zoo
 
 MODELS, MOST_APART = 3, 2.0
-USUAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 HEAD = (
-    "| campaign | n | host | usual | calibrated | plain factor | inside %, usual | calibrated | high/low | calibrated |"
+    *("campaign", "n", "host", "usual", "calibrated", "plain factor"),
+    *("inside %, usual", "calibrated", "high/low", "calibrated"),
 )
 
 
@@ -93,27 +93,26 @@ def _scores(rows: list[Row]) -> Iterator[tuple[float, ...]]:
         yield factor, *misses, *hits, *(log(each.high / each.low) for each in (before, after))
 
 
-@click.command(help=__doc__)
-@click.option("--data", "folder", type=click.Path(path_type=Path), default=USUAL)
-def main(*, folder: Path) -> None:
-    """Print the table; without the published rows, say so and end well."""
-    data, campaigns = DataFolder(folder, is_sealed=True), dict[str, list[Row]]()
-    if VISION not in data or LANGUAGE not in data:
-        click.echo(f"Folder '{folder}' must have {VISION} and {LANGUAGE}; got others. Name it with --data.", err=True)
-        return
-
-    for row in _rows(data):
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return the table of all campaigns that have enough families."""
+    campaigns = dict[str, list[Row]]()
+    for row in _rows(DataFolder(data.folder, is_sealed=True)):
         campaigns.setdefault(row.campaign, []).append(row)
     scores = {name: [*_scores(rows)] for name, rows in campaigns.items() if len({row.family for row in rows}) > MODELS}
     scores["all"] = [score for each in scores.values() for score in each]
 
-    click.echo(f"**A calibrated host: other models there, median factors**\n\n{HEAD}\n|---|{'--:|' * 9}")
+    title = "A calibrated host: other models there, median factors"
+    lines: list[tuple[Cell, ...]] = []
     for name, each in scores.items():
         factor, *misses, hit, hit_after, width, width_after = np.array(each).T
-        cells = [name, f"{len(each)}", f"{np.median(factor):.2f}", *(f"{np.exp(np.median(one)):.2f}" for one in misses)]
-        cells += [f"{100 * one.mean():.0f}" for one in (hit, hit_after)]
-        click.echo(f"| {' | '.join([*cells, *(f'{np.exp(np.median(one)):.1f}' for one in (width, width_after))])} |")
+        factors = (np.median(factor), *(np.exp(np.median(one)) for one in misses))
+        inside, widths = (100 * hit.mean(), 100 * hit_after.mean()), (np.median(width), np.median(width_after))
+        cells = (*(f"{one:.2f}" for one in factors), *(f"{one:.0f}" for one in inside))
+        lines.append((name, len(each), *cells, *(f"{np.exp(one):.1f}" for one in widths)))
+    return [ScoreTable(title=title, columns=HEAD, rows=tuple(lines))]
 
+
+main = command_of("calibration", tables, (VISION, LANGUAGE))
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""What a step that is known on one GPU makes of the prediction on others, in the public record, as Markdown.
+"""What a step that is known on one GPU makes of the prediction on others, in the public record.
 
 Pairs are published rows of one source, release, model and workload on two GPUs. Nothing is fitted on them but the
 engines' constants. Beside ours: nothing known, and the plain factor, measured over predicted.
@@ -11,22 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from typing import NamedTuple
 
-import click
 import numpy as np
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.types import SoloRun
+from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published.comparison import Compared, compare, is_of_slow_t4
 from gpusage_lab.published.rows import LANGUAGE, VISION
+from gpusage_lab.seeds.command import command_of
 from gpusage_planning.zoo import Zoo, load_zoo
 
-USUAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 LEAST_PAIRS = 10
 HEAD = ("pairs of", "n", "nothing known", "step known", "plain factor", "inside %", "high/low, before", "after")
 
@@ -64,29 +63,17 @@ def _pairs_of(rows: list[Compared], zoo: Zoo, advisor: Advisor) -> Iterator[Pair
                 )
 
 
-def _line(name: str, pairs: list[Pair]) -> str:
+def _line(name: str, pairs: list[Pair]) -> tuple[Cell, ...]:
     """Return the cells of *pairs*: median factors, which part lies inside, and the median widths."""
     factors = [np.exp(np.median(np.abs(np.log([pair[place] for pair in pairs])))) for place in (1, 2, 3)]
     widths = [np.median([pair[place] for pair in pairs]) for place in (5, 6)]
     inside = 100 * np.mean([pair.is_inside for pair in pairs])
-    figures = (
-        f"{len(pairs)}",
-        *(f"{each:.2f}" for each in factors),
-        f"{inside:.0f}",
-        *(f"{each:.1f}" for each in widths),
-    )
-    return f"| {' | '.join((name, *figures))} |"
+    return name, len(pairs), *(f"{each:.2f}" for each in factors), f"{inside:.0f}", *(f"{each:.1f}" for each in widths)
 
 
-@click.command(help=__doc__)
-@click.option("--data", "folder", type=click.Path(path_type=Path), default=USUAL)
-def main(*, folder: Path) -> None:
-    """Print the table; without the published rows, say so and end well."""
-    data, zoo = DataFolder(folder), load_zoo()
-    if VISION not in data or LANGUAGE not in data:
-        click.echo(f"Folder '{folder}' must have {VISION} and {LANGUAGE}; got others. Name it with --data.", err=True)
-        return
-
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return the table of all pairs."""
+    zoo = load_zoo()
     # One model on one GPU is compared with the same release, settings and unit alone.
     rows = [one for one in compare(data, zoo).compared if one.run.memory is None and not is_of_slow_t4(one.run.row)]
     by_run = {
@@ -97,16 +84,15 @@ def main(*, folder: Path) -> None:
     advisor = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
     pairs = [pair for _, each in groups for pair in _pairs_of(list(each), zoo, advisor)]
     kinds = {kind: [pair for pair in pairs if pair.kind == kind] for kind in sorted({pair.kind for pair in pairs})}
-    lines = [_line(kind, each) for kind, each in kinds.items() if len(each) >= LEAST_PAIRS]
-    title = "**A step known on another GPU: the public record, median factors**"
-    click.echo("\n".join((title, "", f"| {' | '.join(HEAD)} |", f"|---|{'--:|' * (len(HEAD) - 1)}", *lines)))
     engines = [pair for pair in pairs if pair.kind.endswith("engine")]
-    click.echo(
-        "\n".join(
-            (_line("all engines", engines), _line("all others", [pair for pair in pairs if pair not in engines]), "")
-        )
-    )
+    kinds = {kind: each for kind, each in kinds.items() if len(each) >= LEAST_PAIRS}
+    kinds |= {"all engines": engines, "all others": [pair for pair in pairs if pair not in engines]}
+    title = "A step known on another GPU: the public record, median factors"
+    lines = tuple(_line(kind, each) for kind, each in kinds.items())
+    return [ScoreTable(title=title, columns=HEAD, rows=lines)]
 
+
+main = command_of("known_step", tables, (VISION, LANGUAGE))
 
 if __name__ == "__main__":
     main()

@@ -85,9 +85,14 @@ def run_distributed_shell(sandbox: Sandbox, command: str, *options: str) -> Sequ
     """Run *command* in DistributedShell's containers, and return what each has said."""
     jar = next(sandbox.hadoop.jars.glob("hadoop-yarn-applications-distributedshell-*.jar"))
     known = {app["id"] for app in applications(sandbox)}
-    sandbox.java_client(DISTRIBUTED_SHELL, "-jar", str(jar), "-shell_command", f"{{ {command}; }}", *options)
-    [mine] = [app for app in applications(sandbox) if app["id"] not in known]
-    assert mine["finalStatus"] == "SUCCEEDED", mine["diagnostics"]
+    words = ("-jar", str(jar), "-shell_command", f"{{ {command}; }}", *options)
+    done = sandbox.java_client(DISTRIBUTED_SHELL, *words, check=False)
+    mine = next((app for app in applications(sandbox) if app["id"] not in known), None)
+    assert mine, done.stderr
+    if mine["finalStatus"] != "SUCCEEDED":  # the cluster, and all that it knows, is soon gone
+        logs = sorted(sandbox.logs.glob(f"containers/*/{mine['id']}/*/*"))
+        ends = (f"{path.parts[-4:]}:\n{path.read_text(errors='replace')[-2000:]}" for path in logs)
+        raise AssertionError("\n".join((mine["diagnostics"], done.stderr, *ends)))
     outputs = sorted(sandbox.logs.glob(f"containers/*/{mine['id']}/*/stdout"))
     return [path.read_text() for path in outputs]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from math import ceil
 
-from gpusage_hooks.units import HOUR_S
+from gpusage_hooks.units import DAY_S, HOUR_S
 
 WIDTH, LEFT, LINE, GAP, TOP = 1000.0, 140.0, 16.0, 6.0, 20.0
 TICKS = 6
+STEPS_S = (60, 120, 300, 600, 900, 1800, *(hours * HOUR_S for hours in (1, 2, 3, 6, 12)))
 COLOURS = ("#27609c", "#c2571a", "#3d8a3d", "#8a3d7a", "#9c8427", "#3d8a8a", "#a33b3b", "#5b5ba8")
 
 
@@ -59,11 +61,8 @@ def _bar(bar: Bar, lines: Sequence[int], top: float, end_s: float, colour: str) 
     width = max(right - left, 0.5)
     gpus = "1 GPU" if len(lines) == 1 else f"{len(lines)} GPUs"
     words = f"{bar.label}: {bar.start_s / HOUR_S:.2f} h to {bar.end_s / HOUR_S:.2f} h, {gpus}"
-    boxes = "".join(
-        f"<rect x='{left:.1f}' y='{top + line * LINE:.1f}' width='{width:.1f}' height='{LINE - 2:.0f}' "
-        f"fill='{colour}'/>"
-        for line in lines
-    )
+    style = f"width='{width:.1f}' height='{LINE - 2:.0f}' fill='{colour}'"
+    boxes = "".join(f"<rect x='{left:.1f}' y='{top + line * LINE:.1f}' {style}/>" for line in lines)
     label = f"<text x='{left + 3:.1f}' y='{top + lines[0] * LINE + 11:.1f}' font-size='10' fill='#fff'>"
     fits = (right - left) > 7.0 * len(bar.label)
 
@@ -80,13 +79,14 @@ def _bands(tops: Mapping[str, float], line_counts: Mapping[str, int]) -> Iterato
 
 
 def _ticks(end_s: float, foot: float) -> Iterator[str]:
-    for number in range(TICKS):
-        time_s = end_s * number / (TICKS - 1)
-        x = _x(time_s, end_s)
-        anchor = "end" if number == TICKS - 1 else "middle"
+    step_s = next((each for each in STEPS_S if end_s <= TICKS * each), DAY_S * ceil(end_s / TICKS / DAY_S))
+    unit, unit_s = ("h", HOUR_S) if step_s >= HOUR_S else ("min", 60.0)
+    for number in range(int(end_s / step_s) + 1):
+        x = _x(number * step_s, end_s)
+        anchor = "end" if x > WIDTH - LINE else "middle"
         yield (
             f"<path d='M{x:.1f} {TOP}V{foot:.1f}' stroke='#ccc'/><text x='{x:.1f}' y='{foot + 14:.1f}' "
-            f"text-anchor='{anchor}' font-size='11'>{time_s / HOUR_S:.1f} h</text>"
+            f"text-anchor='{anchor}' font-size='11'>{number * step_s / unit_s:.0f} {unit}</text>"
         )
 
 

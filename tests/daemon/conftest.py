@@ -230,6 +230,13 @@ def idle() -> Iterator[Daemon]:
 
 
 @pytest.fixture
+def second() -> Iterator[Daemon]:
+    """Yield another daemon that is configured and not started."""
+    with made_daemon() as daemon:
+        yield daemon
+
+
+@pytest.fixture
 def daemon(idle: Daemon) -> Daemon:
     """Return a daemon that has seen its cluster."""
     idle.start()

@@ -4,6 +4,7 @@ It is installed like anyone's (a folder with an entry point on the path), so it 
 The file that GPUSAGE_TEST_CLUSTER names says how it behaves: an object with ``fail``, ``hang``, ``heard`` or ``deaf``.
 With ``usage``, a list of decisions' numbers, each of their jobs ran for an hour on 40 % of a V100.
 With ``silent`` it leaves predictions and decisions to the built-in plugins.
+With ``name`` the cluster has that name.
 With ``free`` there are H100, too, of which so many are free; shares of them are cheap, those of the V100 dear, and the
 built-in policies decide.
 """
@@ -57,7 +58,7 @@ def observe_cluster(manager: str) -> Cluster | None:
         time.sleep(0.05)
     pool = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=4, free_gpu_count=2, mps_per_gpu=100)
     pools = (pool, *_bindable(behaviour.get("free")))
-    return Cluster(manager="slurm", version="24.11", pools=pools)
+    return Cluster(manager="slurm", version="24.11", pools=pools, name=str(behaviour.get("name", "")))
 
 
 def _bindable(free: object) -> Iterator[GpuPool]:

@@ -28,7 +28,7 @@ def test_the_jars_own_tests_pass(jar: Path) -> None:  # built before, so that on
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("version", ["3.4.0", "3.4.1", "3.5.0"])
+@pytest.mark.parametrize("version", ["3.4.0", "3.4.1", "3.4.3", "3.5.0"])
 def test_the_sources_compile_against_each_hadoop_that_docs_name(java: None, tmp_path: Path, version: str) -> None:
     shutil.copy(POM, tmp_path)
     shutil.copytree(POM.parent / "src" / "main", tmp_path / "src" / "main")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpusage.boundary.atomic_file import atomic_write, make_open_folder, sync_folder
 from gpusage_hooks.errors import RequestError
-
-_FOLDER_MODE = 0o755
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,53 +119,11 @@ def _write(path: Path, text: str | None, mode: int) -> None:
     """Replace the text of *path* at once, with owner and mode kept; a power cut leaves the old or the new text."""
     if text is None:
         path.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         return
 
-    _make_folder(path.parent)
+    # Jobs' users run files there.
+    make_open_folder(path.parent)
     # Through a link: an admin may keep a configuration in another folder.
     target = path.resolve()
-    # Always the same name, so that the next installer removes the draft of a killed one.
-    fresh = target.with_name(f".{target.name}.gpusage-new")
-    fresh.unlink(missing_ok=True)
-    try:
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            present = target.stat() if target.exists() else None
-            if present and (present.st_uid, present.st_gid) != (os.geteuid(), os.getegid()):
-                # Only root gives a file to other users, or to a group without being in it.
-                try:
-                    os.fchown(file.fileno(), present.st_uid, present.st_gid)
-                except PermissionError as error:
-                    owner = f"user {present.st_uid} and group {present.st_gid}"
-                    message = f"it belongs to {owner}, to whom this user may not give a file"
-                    raise PermissionError(message) from error
-            # After fchown, which clears the set-user-ID bits.
-            os.fchmod(file.fileno(), present.st_mode & 0o7777 if present else mode)
-            # Without fsync a power cut may leave the new name with an empty file.
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(target)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make *folder* and its parents, open to everyone whatever the umask, because jobs' users run files there."""
-    if not folder.is_dir():
-        _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        folder.chmod(_FOLDER_MODE)
-
-
-def _sync_folder(folder: Path) -> None:
-    # A name lives in its folder, which has an fsync of its own; some network file systems refuse it.
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    atomic_write(target, text, mode=None if target.exists() else mode, is_admins=True)

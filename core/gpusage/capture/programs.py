@@ -72,7 +72,6 @@ def program_of(
             )
             raise RequestError(message)
 
-        program = None
         if PYTHON.fullmatch(name):
             program = _python_program(command[place:])
         elif name in _LAUNCHERS:
@@ -80,11 +79,19 @@ def program_of(
             program = _launcher_program(command[place:], (python,))
         elif (assignment := _ASSIGNMENT.fullmatch(word)) is not None:
             variables[assignment[1]] = assignment[2]
+            continue
         elif python_words := _python_of_file(word, folder, variables):
             program = _python_program([*python_words, *command[place + 1 :]])
-        if program is not None:
-            return replace(program, variables={**variables, **program.variables}, folder=folder)
-    raise _refusal(shlex.join(command))
+        else:
+            continue
+        if program is None:
+            break
+        return replace(program, variables={**variables, **program.variables}, folder=folder)
+    message = (
+        f"Command of 'gpusage capture' must run a Python program, as 'python train.py'; got {shlex.join(command)!r}. "
+        "Name the program, not a text of Python or a shell function."
+    )
+    raise RequestError(message)
 
 
 def programs_in_script(text: str, arguments: Sequence[str] = ()) -> list[Program]:
@@ -200,10 +207,10 @@ def program_place(command: Sequence[str]) -> int | None:
     return place if place + words <= len(command) else None
 
 
-def _python_program(command: Sequence[str]) -> Program:
+def _python_program(command: Sequence[str]) -> Program | None:
     place = program_place(command)
     if place is None:
-        raise _refusal(shlex.join(command))
+        return None
 
     # Launchers may run as modules of this very Python.
     python, words = tuple(command[:place]), tuple(command[place:])
@@ -212,8 +219,8 @@ def _python_program(command: Sequence[str]) -> Program:
     return Program(python=python, words=words)
 
 
-def _launcher_program(command: Sequence[str], python: tuple[str, ...]) -> Program:
-    """Return the program behind a launcher's own options, with the number of processes that it starts."""
+def _launcher_program(command: Sequence[str], python: tuple[str, ...]) -> Program | None:
+    """Return the program behind a launcher's own options, with the number of processes; ``None`` where none is."""
     # The program is never the value of an option, so the first word that is a script, or -m, ends the options.
     ends = [place for place, word in enumerate(command) if word in ("-m", "--module") or word.endswith(".py")]
     place = 2 if command[1:2] in (["launch"], ("launch",)) else 1
@@ -234,8 +241,7 @@ def _launcher_program(command: Sequence[str], python: tuple[str, ...]) -> Progra
     if _COMMANDS & options.keys():
         return replace(program_of(words), gpu_count=gpu_count)
     if len(words) < (2 if words[:1] == ["-m"] else 1):
-        raise _refusal(shlex.join(command))
-
+        return None
     return Program(python=python, words=tuple(words), gpu_count=gpu_count)
 
 
@@ -246,10 +252,3 @@ def _gpu_count(options: Mapping[str, str]) -> int:
     for names in (_HOSTS, _PROCESSES):
         count *= max((int(options[name]) for name in names if options.get(name, "").isdecimal()), default=1) or 1
     return count
-
-
-def _refusal(text: str) -> RequestError:
-    return RequestError(
-        f"Command of 'gpusage capture' must run a Python program, as 'python train.py'; got {text!r}. "
-        "Name the program, not a text of Python or a shell function."
-    )

@@ -17,10 +17,9 @@ from typing import Any, Literal
 import click
 
 from gpusage.boundary.edits import Edit, make_edits
+from gpusage.decisions.advisor import make_advisor
 from gpusage.devices.calibration import calibrated
-from gpusage.devices.catalogue import Catalogue
 from gpusage.node.dividing.programs import Offers, host_offers
-from gpusage.plugins.loading import load_hooks
 from gpusage.reports.brief import next_step
 from gpusage.reports.reading import Reader, rules_of
 from gpusage.service.client import in_force, read_status
@@ -135,9 +134,8 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
     # A broken file: the daemon goes on with the last good one, and says which settings it has.
     if trouble and status:
         configuration = in_force(status)
-    hooks = load_hooks()
-    gpus = configuration.gpus
-    catalogue = Catalogue(hooks.describe_gpus()).with_aliases(gpus.aliases)
+    advisor = make_advisor().configured(configuration)
+    gpus, catalogue = configuration.gpus, advisor.catalogue
     step, store_trouble, now_s = "", "", time.time()
     try:
         with closing(open_store(configuration.store.url)) as opened:
@@ -154,7 +152,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         status_trouble=status_trouble,
         socket=socket,
         killed=Path(configuration.kill_switch).exists(),
-        plugin_troubles=hooks.troubles(),
+        plugin_troubles=advisor.hooks.troubles(),
         gpus_trouble=catalogue.alias_trouble(gpus.aliases) or calibrated(gpus.calibration, catalogue)[1],
         offers=host_offers(),
         next_step=step,
@@ -191,8 +189,9 @@ def store(own: OwnEvidence) -> Finding:
     if own.status is None:
         return warned(name, "unknown: gpusaged does not answer", "fix that first")
     records, url = own.status.get("records", {}), own.configuration.store.url
-    if records.get("lost"):
-        return warned(name, f"{records['lost']} decisions could not be kept: {records.get('error')}", f"check {url}")
+    if records.get("lost") or records.get("error"):
+        what = f"{records['lost']} decisions could not be kept, {records['waiting']} wait"
+        return warned(name, f"{what}: {records['error']}", f"check {url}")
     return passed(name, url)
 
 

@@ -180,7 +180,7 @@ def gpu(row: Gpu) -> dict[str, Any]:
     """Return one row of the catalogue."""
     names = [item.name for item in dataclasses.fields(row)]
     shown = names[: names.index("watts_per_teraflop")]  # the others are for predictors
-    document = {_JSON_KEYS.get(name, name): getattr(row, name) for name in shown}
+    document = {name: getattr(row, name) for name in shown}
     document["aliases"] = list(row.aliases)
     document["compute_capability"] = list(row.compute_capability)
     document["peak_flop_per_s"] = dict(row.peak_flop_per_s)
@@ -189,8 +189,7 @@ def gpu(row: Gpu) -> dict[str, Any]:
 
 def cluster(observed: Cluster, origin: str) -> dict[str, Any]:
     """Return the cluster that decisions were made for, and where it is from."""
-    fields = dataclasses.asdict(observed)
-    return {"origin": origin, **{_JSON_KEYS.get(name, name): value for name, value in fields.items()}}
+    return {"origin": origin, **dataclasses.asdict(observed)}
 
 
 def speedup(predicted: GpuNeed, first: GpuNeed) -> Interval:

@@ -139,7 +139,7 @@ def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] 
     if output is not None:
         write_output(output, page.page(made, page_origin(), by))
     if as_json:
-        tables.print_json(document(made))
+        tables.print_json({"schema": SCHEMA, "in_short": brief(made).notes, **document(made)})
         return
 
     show_sections(lines.title(made), (brief(made), *lines.sections(made, by)))
@@ -180,7 +180,7 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
 
     # They show the capacity and, where there are no prices, what the managers bill for an hour.
     clusters = []
-    for manager in installed_managers() if part.run_count else ():
+    for manager in installed_managers():
         with suppress(GpuUsageError):  # this host may not be able to ask it
             cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
             clusters += [cluster] if cluster is not None else []
@@ -199,13 +199,14 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
 
 
 def document(made: Report) -> dict[str, Any]:
-    """Return *made* as JSON."""
+    """Return *made* as JSON, the long tables by group last."""
     fields: dict[str, Any] = msgspec.to_builtins(made)
     # What sums of parts need, and nobody else.
     del fields["stays"]
     for row in fields["trueness"]:
         del row["ratios"]
-    return {"schema": SCHEMA, **fields}
+    groups = fields.pop("groups")
+    return {"schema": SCHEMA, **fields, "groups": groups}
 
 
 def show_sections(title: str, sections: Iterable[lines.Section]) -> None:

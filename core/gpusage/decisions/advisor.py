@@ -90,7 +90,7 @@ class Advisor(Predictor):
     history: HistoryMode = "off"
 
     def configured(self, configuration: Configuration) -> Advisor:
-        """Return the advisor of a site: with its rules, and its settings of workload managers."""
+        """Return the advisor of a site: with its rules, its settings of workload managers, and its GPUs."""
         rates, gpus = configuration.network.gbit_per_s, configuration.gpus
         catalogue = site_catalogue(self.catalogue, tuple(rates.items()), tuple(gpus.aliases.items()))
         if gpus.calibration:
@@ -384,16 +384,12 @@ def make_advisor() -> Advisor:
 
 @cache
 def advisor() -> Advisor:
-    """Return the advisor with what is installed and the site's names of GPUs, which this process shares."""
+    """Return the advisor of this host's site, which this process shares."""
     from gpusage.settings.configuration_file import DEFAULT_PATH, read_configuration  # not for gpusaged and sbatch
 
     made = make_advisor()
-    if not Path(os.environ.get("GPUSAGE_CONFIG") or DEFAULT_PATH).exists():
-        return made
-    from gpusage.devices.calibration import calibrated  # as msgspec above
-
-    gpus = read_configuration()[0].gpus
-    return replace(made, catalogue=calibrated(gpus.calibration, made.catalogue.with_aliases(gpus.aliases))[0])
+    is_site = Path(os.environ.get("GPUSAGE_CONFIG") or DEFAULT_PATH).exists()
+    return made.configured(read_configuration()[0]) if is_site else made
 
 
 def _keep_decision(job: Job, *reasons: str) -> Decision:

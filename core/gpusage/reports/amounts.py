@@ -30,8 +30,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
         used: Booked hours with a kernel running.
         idle: Booked hours without a kernel.
         unseen: Booked hours that nobody sampled.
-        held: Hours in which GPUs were kept from other jobs: of a share, the time alone and half of the time beside
-            others, which is what two jobs do; three free more.
+        held: Hours in which GPUs were kept from other jobs: each of k jobs on one GPU at a time keeps a k-th.
     """
 
     requested: float = 0.0
@@ -60,9 +59,7 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
 
 def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amounts:
     """Return the amounts of a run; less than *least_s* of samples count as unseen."""
-    usage = observed.usage
-    # Clocks of several hosts differ, so an end may lie before its start.
-    hours = gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
+    usage, hours = observed.usage, gpu_hours(observed)
     booked = hours * usage.granted.share_percent / WHOLE_PERCENT
 
     # On a whole GPU the same run is shorter by the predicted slowdown. A run that lacked memory on its share
@@ -72,9 +69,10 @@ def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amoun
         is_lost = usage.outcome == "out_of_memory"
         requested = 0.0 if is_lost else hours / expected_slowdown(observed).value
 
-        # k jobs on a GPU at a time free k - 1 GPUs. Beside a share that nobody sampled, nobody was seen.
-        alone = min(usage.alone_s / usage.sampled_s, 1.0) if usage.sampled_s >= least_s else 1.0
-        held = hours * (1.0 + alone) / 2
+        # k jobs on a GPU at a time free k - 1 GPUs. Beside a share that nobody sampled, nobody was seen; where nobody
+        # counted the others, it was one.
+        held_s = (usage.sampled_s + usage.alone_s) / 2 if usage.held_s is None else usage.held_s
+        held = hours * (min(held_s / usage.sampled_s, 1.0) if usage.sampled_s >= least_s else 1.0)
 
     # Unknown where other jobs were on the GPU: its counters do not separate jobs.
     utilization = own_utilization(usage, least_s)
@@ -117,6 +115,12 @@ def gpu_count(observed: Observation) -> float:
     # Nobody counted: the decision knows the request of a whole-GPU job, and each other job surely had one GPU.
     is_whole = usage.granted.share_percent == WHOLE_PERCENT
     return max(1.0, record.decision.request.gpu_count) if record is not None and is_whole else 1.0
+
+
+def gpu_hours(observed: Observation) -> float:
+    """Return the hours of the run, each GPU that it had a part of counted whole."""
+    # Clocks of several hosts differ, so an end may lie before its start.
+    return gpu_count(observed) * max(0.0, observed.usage.ended_at_s - observed.usage.started_at_s) / HOUR_S
 
 
 def expected_slowdown(observed: Observation) -> Interval:

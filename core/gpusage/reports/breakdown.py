@@ -139,14 +139,15 @@ def break_down(observations: Iterable[Observation], rules: ReportRules) -> Break
         tallies = (_tally(name, of_group) for name, of_group in members.items())
         groups[dimension] = tuple(sorted(tallies, key=lambda group: group.rank))
 
-    stays: dict[str, list[tuple[float, float, float, int]]] = defaultdict(list)
+    stays: dict[str, list[tuple[float, float, float, float, int]]] = defaultdict(list)
     for run in runs:
         if run.share:
             usage = run.observed.usage
             names = [name_of(run.observed) for name_of in NAMES.values()]
             key = msgspec.json.encode([*names, "unseen" if run.hours.unseen else ""]).decode()
             duration_s = max(0.0, usage.ended_at_s - usage.started_at_s)
-            stays[key].append((usage.started_at_s, duration_s, run.share.slowdown, run.share.share_percent))
+            prices = run.share.slowdown, run.share.worst_slowdown
+            stays[key].append((usage.started_at_s, duration_s, *prices, run.share.share_percent))
     return Breakdown(
         groups=groups,
         all_jobs=_tally("", runs),
@@ -158,7 +159,7 @@ def break_down(observations: Iterable[Observation], rules: ReportRules) -> Break
 def with_freed(sums: Sums) -> Sums:
     """Return *sums* of a whole period with what the shares would have freed, by a replay of when they ran."""
     stays = {tuple[str, ...](msgspec.json.decode(key)): packed for key, packed in sums.stays.items()}
-    freed_s: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    freed_s: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     order = [*NAMES]
     for names, each_s in freed_by(stays, order.index("gpu"), order.index("user")).items():
         for group in [*zip(order, names, strict=False), ("all", ""), ("unseen", names[-1])]:
@@ -167,8 +168,9 @@ def with_freed(sums: Sums) -> Sums:
     def freed(dimension: str, group: GroupTally, name: str) -> GroupTally:
         if group.possible is None:
             return group
-        low, high = (each_s / HOUR_S for each_s in freed_s[dimension, name])
-        return replace(group, possible=replace(group.possible, freed_hours=low, most_freed_hours=high))
+        names = ("freed_hours", "most_freed_hours", "least_freed_hours")
+        hours = {name: each_s / HOUR_S for name, each_s in zip(names, freed_s[dimension, name], strict=True)}
+        return replace(group, possible=replace(group.possible, **hours))
 
     return replace(
         sums,

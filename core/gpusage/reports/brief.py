@@ -82,7 +82,7 @@ def _gain(report: Report) -> Iterator[str]:
         typical, worst = (percent(costs.hours / whole - 1) for whole in (costs.whole_hours, costs.least_whole_hours))
         prices.append(f"jobs on shares took longer by {typical}, {worst} at worst")
     if possible is not None:
-        gains.append(f"{possible.job_count:,} more could share and free {freed(possible)}")
+        gains.append(f"{possible.job_count:,} more could share and free {freed(possible, ' GPU hours')}")
         prices.append(f"the others would take longer by {slower(possible)}")
     if jobs := report.if_shared_count:
         nothing = "nothing yet; " * (not gains)

@@ -21,9 +21,17 @@ from numpy.typing import NDArray
 
 from gpusage_hooks.units import WHOLE_PERCENT
 
-STAY = np.dtype([("started_at_s", "f8"), ("duration_s", "f8"), ("slowdown", "f8"), ("share_percent", "u1")])
+STAY = np.dtype(
+    [
+        ("started_at_s", "f8"),
+        ("duration_s", "f8"),
+        ("slowdown", "f8"),
+        ("worst_slowdown", "f8"),
+        ("share_percent", "u1"),
+    ]
+)
 """A job's time on one whole GPU, and the share that would have been enough: its size, and the run time on it beside
-partners over the run time on the whole GPU. 25 bytes, because a month of a large site has half a million."""
+partners over the run time on the whole GPU. 33 bytes, because a month of a large site has half a million."""
 Stays = NDArray[np.void]
 """Of `STAY`."""
 _BLOCK_STAYS = 10_000
@@ -86,19 +94,21 @@ class _Pool:
         heappush(self.by_room[room], number)
 
 
-def freed_times_s(stays: Stays, pools: NDArray[np.intp]) -> NDArray[np.float64]:
+def freed_times_s(stays: Stays, pools: NDArray[np.intp], price: str = "slowdown") -> NDArray[np.float64]:
     """Return the GPU seconds that the share of each of *stays* would have freed; below 0 where it costs more.
 
     Args:
         stays: In any order.
         pools: Number of each job's pool: the GPUs of a type, maybe of one user; see `freed_by`.
+        price: The field that has how many times as long each job takes.
     """
     freed_s, known = np.zeros(len(stays)), defaultdict[int, _Pool](_Pool)
     order = np.argsort(stays["started_at_s"], kind="stable")
     for begin in range(0, len(order), _BLOCK_STAYS):
         block = order[begin : begin + _BLOCK_STAYS]
-        rows = zip(block.tolist(), pools[block].tolist(), stays[block].tolist(), strict=True)
-        for place, pool, (now_s, duration_s, slowdown, percent) in rows:
+        columns = [stays[name][block].tolist() for name in ("started_at_s", "duration_s", price, "share_percent")]
+        rows = zip(block.tolist(), pools[block].tolist(), *columns, strict=True)
+        for place, pool, now_s, duration_s, slowdown, percent in rows:
             end_s = now_s + duration_s * slowdown
             # A GPU that another job holds anyway costs only the time beyond.
             held_until_s = known[pool].place(now_s, end_s, percent)
@@ -113,16 +123,17 @@ def freed_by(stays: Mapping[tuple[str, ...], bytes], gpu_at: int, user_at: int) 
         stays: Of each group, as bytes of `STAY`; a group's names include the GPU's type and the user.
         gpu_at: Place of the type among the names.
         user_at: Place of the user. The first figure is with one user's jobs on a GPU at a time, as without a wall
-            around each job's memory, the second with any users'.
+            around each job's memory, the second with any users', and the third the first at the worst prices.
     """
     if not stays:
         return {}
     arrays = [np.frombuffer(packed, STAY) for packed in stays.values()]
     together, counts = np.concatenate(arrays), [len(array) for array in arrays]
     sums = []
-    for places in ((gpu_at, user_at), (gpu_at,)):
+    of_one, of_any = (gpu_at, user_at), (gpu_at,)
+    for places, price in ((of_one, "slowdown"), (of_any, "slowdown"), (of_one, "worst_slowdown")):
         numbers: dict[tuple[str, ...], int] = {}
         pools = [numbers.setdefault(tuple(names[at] for at in places), len(numbers)) for names in stays]
-        freed_s = freed_times_s(together, np.repeat(pools, counts))
+        freed_s = freed_times_s(together, np.repeat(pools, counts), price)
         sums.append(np.bincount(np.repeat(np.arange(len(counts)), counts), freed_s).tolist())
     return dict(zip(stays, zip(*sums, strict=True), strict=True))

@@ -19,8 +19,8 @@ from gpusage_hooks.units import DAY_S, HOUR_S, percent
 
 SAVED_RULE = (
     "Asked: what the same runs would have taken with their users' requests; on the whole GPU, a run is shorter by the "
-    "predicted slowdown. Freed: hours of whole GPUs that shares left to others. Two jobs on a GPU at a time free one, "
-    "and what is left of a GPU frees nothing. A run that ran out of its share's memory is lost."
+    "predicted slowdown. Freed: hours of whole GPUs that shares left to others. Of k jobs on one GPU at a time, k - 1 "
+    "free a GPU, and what is left of a GPU frees nothing. A run that ran out of its share's memory is lost."
 )
 TRUE_RULE = (
     "Observed over predicted: the middle run, and in parentheses the half of the runs around it. 9 of 10 runs should "
@@ -36,7 +36,8 @@ POSSIBLE_RULE = (
     "end and would have kept the site's limits on a share. Slower: how much longer they would have taken, from the "
     "least to the most; of what only a node saw, kernels are taken to grow as much as they can. Would free: the GPU "
     "hours that these shares would have left to others, by a replay of when they ran; the first figure is with one "
-    "user's jobs on a GPU at a time, the second with any users', as a wall around each job's memory allows."
+    "user's jobs on a GPU at a time, the second with any users', as a wall around each job's memory allows, and the "
+    "worst is the first at the upper ends of the prices."
 )
 UNSEEN_RULE = "The row of what was not seen is a part of all: what it used is unknown."
 WEEKS_RULE = (
@@ -188,9 +189,10 @@ def _group(name: str, group: GroupTally) -> Sequence[str]:
     return (name, f"{group.job_count:,}", *taken, f"{possible.job_count:,}", price, freed(possible))
 
 
-def freed(possible: PossibleShares) -> str:
-    """Return what *possible* shares would free, as people read it: ``2.00 to 7.50`` GPU hours."""
-    return " to ".join(dict.fromkeys(map(amount, (possible.freed_hours, possible.most_freed_hours))))
+def freed(possible: PossibleShares, unit: str = "") -> str:
+    """Return what *possible* shares would free, as people read it: ``2.00 to 7.50, 1.10 at worst``."""
+    low, high, least = map(amount, (possible.freed_hours, possible.most_freed_hours, possible.least_freed_hours))
+    return f"{' to '.join(dict.fromkeys((low, high)))}{unit}{f', {least} at worst' if least != low else ''}"
 
 
 def slower(possible: PossibleShares) -> str:
@@ -226,10 +228,7 @@ def _idle(report: Report) -> Section:
             f"{count_text(hardly.job_count)} used whole GPUs less than {percent(HARDLY_USED_BELOW)}: "
             f"{amount(hardly.hours.booked)} GPU hours, {amount(hardly.hours.idle)} of them idle."
         )
-    for limit_s, name in zip(IDLE_S, ("15 min", "2 h"), strict=True):
-        if count := report.idle.job_counts.get(key := f"{limit_s:.0f}"):
-            hours = amount(report.idle.hours[key])
-            notes.append(f"Idle for longer than {name} at a time: {count_text(count)}, {hours} GPU hours.")
+    notes += idle_notes(report)
     for each in report.waiting[:SHOWN_USERS]:
         jobs, idle = count_text(each.job_count), amount(each.hours.idle)
         notes.append(f"{jobs} of {each.user}, {idle} GPU hours idle, waited for {each.waits_for}.")
@@ -238,6 +237,14 @@ def _idle(report: Report) -> Section:
     return Section(
         title="Jobs with the most idle GPU hours", columns=columns, rows=rows, notes=notes or ("No job was seen idle.",)
     )
+
+
+def idle_notes(report: Report) -> Iterator[str]:
+    """Yield how many jobs did nothing at all for how long at a time, and what they held meanwhile."""
+    for limit_s, name in zip(IDLE_S, ("15 min", "2 h"), strict=True):
+        if count := report.idle.job_counts.get(key := f"{limit_s:.0f}"):
+            hours = amount(report.idle.hours[key])
+            yield f"Idle for longer than {name} at a time: {count_text(count)}, {hours} GPU hours."
 
 
 def _decisions(report: Report) -> Section:

@@ -55,6 +55,7 @@ class PossibleShares(msgspec.Struct, frozen=True, kw_only=True):
         job_count: Jobs that could have shared.
         freed_hours: GPU hours that the shares would have freed, with one user's jobs on a GPU at a time.
         most_freed_hours: The same with any users' jobs.
+        least_freed_hours: The first at the upper ends of the prices.
         slowdown_low: Lowest slowdown of a run.
         slowdown_high: Highest slowdown of a run.
         worst_slowdown: Highest upper end of one.
@@ -63,6 +64,7 @@ class PossibleShares(msgspec.Struct, frozen=True, kw_only=True):
     job_count: int
     freed_hours: float = 0.0
     most_freed_hours: float = 0.0
+    least_freed_hours: float = 0.0
     slowdown_low: float
     slowdown_high: float
     worst_slowdown: float
@@ -70,10 +72,9 @@ class PossibleShares(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def joined(parts: Sequence[PossibleShares]) -> PossibleShares:
         """Return the sum of *parts*, which have no job in common and are at least one."""
+        sums = ("job_count", "freed_hours", "most_freed_hours", "least_freed_hours")
         return PossibleShares(
-            job_count=sum(each.job_count for each in parts),
-            freed_hours=sum(each.freed_hours for each in parts),
-            most_freed_hours=sum(each.most_freed_hours for each in parts),
+            **{name: sum(getattr(each, name) for each in parts) for name in sums},
             slowdown_low=min(each.slowdown_low for each in parts),
             slowdown_high=max(each.slowdown_high for each in parts),
             worst_slowdown=max(each.worst_slowdown for each in parts),

@@ -14,14 +14,12 @@ from typing import ClassVar
 
 import msgspec
 
-from gpusage.experience.finished_jobs import IDLE_PROCESSORS, IDLE_READ_BYTES_PER_S, UNUSED_BELOW
 from gpusage.reports import amounts
 from gpusage.reports.accuracy import Promised
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total, was_share_withheld
 from gpusage.reports.jobs import count_jobs, runs_by_job
 from gpusage.reports.joining import grouped
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import Usage
 from gpusage_hooks.units import DAY_S, HOUR_S
 
 WEEK_S, FIRST_MONDAY_S = 7 * DAY_S, 4 * DAY_S
@@ -166,7 +164,7 @@ def share_costs(observations: Iterable[Observation]) -> ShareCosts:
     for each in filter(had_share, observations):
         if each.usage.outcome == "out_of_memory":
             continue
-        price, took = amounts.expected_slowdown(each), _gpu_hours(each)
+        price, took = amounts.expected_slowdown(each), amounts.gpu_hours(each)
         hours, whole_hours = hours + took, whole_hours + took / price.value
         least_whole_hours += took / price.high
     return ShareCosts(hours=hours, whole_hours=whole_hours, least_whole_hours=least_whole_hours)
@@ -174,30 +172,16 @@ def share_costs(observations: Iterable[Observation]) -> ShareCosts:
 
 def idle_jobs(observations: Sequence[Observation]) -> IdleJobs:
     """Return the jobs of *observations* that were idle for long."""
-    by_length = {
-        f"{limit_s:.0f}": [each for each in observations if _idle_s(each.usage) > limit_s] for limit_s in IDLE_S
-    }
+    # Where nobody knows what a run did on its host, it is taken as busy.
+    lengths = [(each, each.usage.longest_idle_s or 0.0) for each in observations]
+    by_length = {f"{limit_s:.0f}": [pair for pair in lengths if pair[1] > limit_s] for limit_s in IDLE_S}
     return IdleJobs(
-        job_counts={limit: count_jobs(runs) for limit, runs in by_length.items()},
+        job_counts={limit: count_jobs(each for each, _ in pairs) for limit, pairs in by_length.items()},
         hours={
-            limit: sum(amounts.gpu_count(each) * _idle_s(each.usage) / HOUR_S for each in runs)
-            for limit, runs in by_length.items()
+            limit: sum(amounts.gpu_count(each) * idle_s / HOUR_S for each, idle_s in pairs)
+            for limit, pairs in by_length.items()
         },
     )
-
-
-def _idle_s(usage: Usage) -> float:
-    """Return the longest time in which a run did nothing; 0 where nobody knows."""
-    # Older samplers kept no such time; what they kept shows who did nothing from beginning to end.
-    if usage.longest_idle_s is not None or None in (usage.peak_utilization, usage.cpu_s, usage.read_bytes):
-        return usage.longest_idle_s or 0.0
-    busy_s = max((usage.cpu_s or 0.0) / IDLE_PROCESSORS, (usage.read_bytes or 0) / IDLE_READ_BYTES_PER_S)
-    return usage.sampled_s if busy_s <= usage.sampled_s and (usage.peak_utilization or 0.0) < UNUSED_BELOW else 0.0
-
-
-def _gpu_hours(observed: Observation) -> float:
-    usage = observed.usage
-    return amounts.gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
 
 
 def _why_broken(observed: Observation) -> str:

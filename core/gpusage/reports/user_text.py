@@ -16,7 +16,7 @@ from gpusage.boundary.printable_text import shortened, visible
 from gpusage.experience import finished_jobs
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.jobs import newest_seen, runs_by_job
-from gpusage.reports.lines import amount, count_text, freed, slower
+from gpusage.reports.lines import amount, count_text, freed, idle_notes, slower
 from gpusage.reports.report import Report
 from gpusage.store.rows import Observation
 from gpusage_hooks.units import percent
@@ -106,12 +106,8 @@ def _sums(report: Report) -> list[str]:
     lines = [
         f"{count_text(report.all_jobs.job_count)} booked {amount(hours.booked)} GPU hours{before}.",
         f"{used}; {amount(hours.unseen)} were not seen.",
+        *idle_notes(report),
     ]
-
-    # The shortest of the limits has those of all others.
-    if count := next(iter(report.idle.job_counts.values()), 0):
-        idle = amount(next(iter(report.idle.hours.values())))
-        lines.append(f"{count_text(count)} did nothing at all for more than 15 min, in {idle} GPU hours.")
 
     if report.totals.share_count:
         promises, gained = report.totals.promises, amount(hours.freed)
@@ -119,9 +115,8 @@ def _sums(report: Report) -> list[str]:
         lines.append(f"{report.totals.share_count:,} had a part of a GPU: {held}; {gained} GPU hours freed.")
 
     if possible is not None:
-        price = slower(possible)
-        lines.append(f"{possible.job_count:,} more could have shared a GPU, longer by {price},")
-        lines.append(f"and freed {freed(possible)} GPU hours.")
+        lines.append(f"{possible.job_count:,} more could have shared a GPU, longer by {slower(possible)},")
+        lines.append(f"and freed {freed(possible, ' GPU hours')}.")
     return lines
 
 
@@ -148,11 +143,8 @@ def change_of(observed: Observation, writing: Writing, least_s: float) -> Change
         note = "The job waits for its host, which its model cannot show; so it may get a part of a GPU."
         # A comment with a model takes precedence over the script's lines.
         elsewhere = (f"If its comment names its model, write it there: ,{key}",) if line.startswith("#") else ()
-        return (
-            Change(line=line, notes=(*elsewhere, note))
-            if key and finished_jobs.describe_waiting(usage, least_s)
-            else None
-        )
+        is_helped = key and finished_jobs.describe_waiting(usage, least_s)
+        return Change(line=line, notes=(*elsewhere, note)) if is_helped else None
 
     keys = "learn=on" if writing.learns else "model=FILE,batch=N"
     note = "Then its later runs can get as much of a GPU as its model needs."

@@ -82,8 +82,9 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
     # logrotate sends SIGHUP to daemons; the configuration is read again anyway. By itself it would end gpusaged.
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
 
-    opened = partial(open_store, configuration.store.url, keep_days=configuration.store.keep_days or None)
     state = State(configuration, advisor, managers, config)
+    url, keep_days = configuration.store.url, configuration.store.keep_days or None
+    opened = partial(open_store, url, keep_days=keep_days, clusters=state.cluster_names)
 
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
@@ -114,13 +115,13 @@ async def _serve_on(
     loop, (request_socket, status_socket) = asyncio.get_running_loop(), sockets
     metrics, runs = parse_address(state.snapshot.configuration.daemon.metrics), RunCounters()
     recorder = Recorder(opened(), loop, state.snapshot.advisor.hooks)
-    job_monitor = JobMonitor(state, opened)
-    usage_collector = UsageCollector(state, opened, runs if metrics else None)
+    job_monitor = JobMonitor(state, opened())
+    usage_collector = UsageCollector(state, opened(), runs if metrics else None)
     request_handler = RequestHandler(recorder, job_monitor, loop)
     dispatcher = Dispatcher(state, request_handler, recorder, job_monitor, usage_collector)
     server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)
 
-    learner = Learner(lambda: state.snapshot.configuration, state.set_learned)
+    learner = Learner(lambda: state.snapshot.configuration, opened, state.set_learned)
     threads = (state, learner, request_handler, job_monitor, usage_collector, DailyReports(state, opened))
 
     recorder.start()

@@ -51,6 +51,8 @@ class DailyReports(PeriodicTask):
         open_store: Opens the store, in this thread.
     """
 
+    runs_at_start = True  # an upgrade or a long pause may have left many days
+
     def __init__(self, state: State, open_store: Callable[[], DecisionStore]) -> None:
         super().__init__("days", "the days of the store cannot be added up")
         self._state = state
@@ -85,7 +87,3 @@ class DailyReports(PeriodicTask):
     def interval_s(self) -> float:
         """Return how often days are looked for."""
         return INTERVAL_S
-
-    def _loop(self) -> None:
-        self.run_once()  # an upgrade or a long pause may have left many
-        super()._loop()

@@ -3,7 +3,7 @@
 Invariants:
 
 1. No answer waits for it: it reads in a thread of its own, and publishes a whole value.
-2. While the store cannot be read, earlier experience holds.
+2. While the store cannot be read, earlier experience holds; of another cluster's store, none does.
 3. After a new run everything is learned anew, so the order in which runs come changes nothing.
 """
 
@@ -27,8 +27,7 @@ from gpusage.experience.runs import Run, model_runs
 from gpusage.experience.trust import Check, history_checks, history_trust
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.settings.configuration import Configuration, LearningSettings
-from gpusage.store.decisions import DecisionStore
-from gpusage.store.opening import open_store
+from gpusage.store.decisions import DecisionStore, OtherClusterError
 from gpusage.store.rows import Observation, UsageQuery
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRecord, GpuRequest, RenderedDecision
@@ -169,12 +168,21 @@ class Learner(PeriodicTask):
 
     Args:
         configuration: Returns the newest.
+        open_store: Opens the store, in this thread.
         publish: Receives the experience, whenever it may have changed.
     """
 
-    def __init__(self, configuration: Callable[[], Configuration], publish: Callable[[Learned], None]) -> None:
+    runs_at_start = True  # the first jobs are decided by what was learned, too
+
+    def __init__(
+        self,
+        configuration: Callable[[], Configuration],
+        open_store: Callable[[], DecisionStore],
+        publish: Callable[[Learned], None],
+    ) -> None:
         super().__init__("learner", "what earlier runs showed cannot be read")
         self._configuration = configuration
+        self._open_store = open_store
         self._publish = publish
         self._learned_key: object = None
         self._learned = NOTHING_LEARNED
@@ -182,11 +190,16 @@ class Learner(PeriodicTask):
 
     def execute(self) -> None:
         """Learn again if a run was recorded or a setting changed since the last time."""
-        configuration = self._configuration()
-        settings, now_s = configuration.learning, time.time()
-        with closing(open_store(configuration.store.url)) as store:
+        settings, now_s = self._configuration().learning, time.time()
+        with closing(self._open_store()) as store:
             # Nothing is learned twice from the same runs: one row is read instead of 20,000.
-            newest = store.usage(UsageQuery(count=1, only_decided=True))
+            try:
+                newest = store.usage(UsageQuery(count=1, only_decided=True))
+            except OtherClusterError:
+                # It was read before this cluster was seen, and a job number there is another job's.
+                self._learned_key = None
+                self._publish(NOTHING_LEARNED)
+                raise
             key = settings, newest, int(now_s / RELEARN_S), _modified_ns(settings)
             learned = learn_from_store(store, settings, now_s) if key != self._learned_key else self._learned
             unnamed_key = settings, store.usage(UsageQuery(count=1))
@@ -199,7 +212,3 @@ class Learner(PeriodicTask):
     def interval_s(self) -> float:
         """Return how often new runs are looked for."""
         return self._configuration().learning.refresh_s
-
-    def _loop(self) -> None:
-        self.run_once()  # before the first interval: the first jobs are decided by what was learned, too
-        super()._loop()

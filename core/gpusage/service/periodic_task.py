@@ -20,7 +20,10 @@ class PeriodicTask(ABC):
 
     Attributes:
         error: Why the last run failed; ``None`` where it did not.
+        runs_at_start: Whether the first run comes before the first interval.
     """
+
+    runs_at_start = False
 
     def __init__(self, name: str, failure_message: str) -> None:
         self.error: str | None = None
@@ -62,6 +65,8 @@ class PeriodicTask(ABC):
         return True
 
     def _loop(self) -> None:
+        if self.runs_at_start:
+            self.run_once()
         while not self._stop.wait(self.interval_s()):
             if self.is_due():
                 self.run_once()

@@ -151,6 +151,10 @@ class State:
         self._site = self._watcher.configuration, self._advisor.configured(self._watcher.configuration)
         self._publish()
 
+    def cluster_names(self) -> Mapping[str, str]:
+        """Return the names of the clusters that were observed, by manager."""
+        return {manager: each.cluster.name for manager, each in self._observations.copy().items() if each.cluster.name}
+
     def set_learned(self, learned: Learned) -> None:
         """Decide by *learned* from now on; recent failures may not be in it yet."""
         self._learned = learned

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, get_args
@@ -22,7 +22,8 @@ from gpusage.boundary.printable_text import visible
 from gpusage.experience.finished_jobs import describe_excess, is_of_another_node, is_same_run
 from gpusage.reports.accuracy import runs_with_promise
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
-from gpusage.reports.summary import IDLE_S, idle_jobs
+from gpusage.reports.joining import joined
+from gpusage.reports.summary import IdleJobs, idle_jobs
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.service.recorder import record_usage
 from gpusage.service.snapshots import State
@@ -49,13 +50,13 @@ class RunCounters:
         runs: By manager and outcome.
         hours: By GPU, as the node named it.
         promises: To shares that were given: ``fulfilled``, ``broken``, ``unknown``.
-        idle: Runs that did nothing for a time, by each of `IDLE_S` that it was longer than.
+        idle: Runs that did nothing for a time, and their GPU hours in it.
     """
 
     runs: Counter[tuple[str, ...]] = field(default_factory=Counter)
     hours: dict[str, Amounts] = field(default_factory=dict)
     promises: Counter[str] = field(default_factory=Counter)
-    idle: Counter[str] = field(default_factory=lambda: Counter({f"{limit_s:.0f}": 0 for limit_s in IDLE_S}))
+    idle: IdleJobs = field(default_factory=lambda: idle_jobs([]))
 
     def expect(self, manager: str, gpus: Iterable[str]) -> None:
         """Begin the series of *manager* at 0: Prometheus does not count a series' first value as an increase."""
@@ -70,7 +71,7 @@ class RunCounters:
         usage = observed.usage
         self.runs[usage.manager, usage.outcome] += 1
         self.hours[usage.gpu] = total([self.hours.get(usage.gpu, Amounts()), amounts_of(observed)])
-        self.idle.update(idle_jobs([observed]).job_counts)
+        self.idle = joined([self.idle, idle_jobs([observed])])
 
     def add_promise(self, *, held: bool | None) -> None:
         """Count one promise; ``None`` where nothing shows whether it was fulfilled."""
@@ -82,16 +83,15 @@ class UsageCollector(PeriodicTask):
 
     Args:
         state: Has the managers.
-        open_store: Opens the store, in the thread that writes.
+        store: Used in the thread that writes alone.
         tally: Counts the runs; ``None`` where a site wants no metrics.
     """
 
-    def __init__(self, state: State, open_store: Callable[[], DecisionStore], tally: RunCounters | None = None) -> None:
+    def __init__(self, state: State, store: DecisionStore, tally: RunCounters | None = None) -> None:
         super().__init__("usage", "what jobs really did cannot be collected")
         self._tally = tally
         self._state = state
-        self._open_store = open_store
-        self._store: DecisionStore | None = None
+        self._store = store
         self._recorded_runs: set[_Run] = set()
         self._recorded_count = 0
         self._excesses: dict[_Run, str] = {}
@@ -111,7 +111,6 @@ class UsageCollector(PeriodicTask):
 
         usages = [usage for usage in reported if _key(usage) not in self._recorded_runs]
         if usages:
-            self._store = self._store or self._open_store()
             # Before they are written, because then none is new; counting needs their rows, with the decisions.
             are_new = [self._tally is not None and is_new(self._store, usage) for usage in usages]
             recorded = record_usage(usages, self._store, snapshot.advisor.hooks)
@@ -137,8 +136,7 @@ class UsageCollector(PeriodicTask):
 
     def _loop(self) -> None:
         super()._loop()
-        if self._store is not None:
-            self._store.close()
+        self._store.close()
 
 
 def log_line(usage: Usage) -> str:

@@ -5,6 +5,7 @@ Invariants:
 1. A store is opened by its first use and belongs to the thread of that first use.
 2. A batch is in the store whole or not at all.
 3. A store written by a newer gpusage is left alone.
+4. A store holds the jobs of one cluster: of two, equal job numbers, partitions and days would be one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
@@ -26,6 +27,7 @@ from gpusage.store.rows import (
     decision_insertions,
     decode_observations,
     decode_records,
+    deletion,
     forget_days,
     packed,
     schema_version,
@@ -38,6 +40,7 @@ from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import DecisionRecord, Usage
 from gpusage_hooks.units import DAY_S
 
+Clusters = Callable[[], Mapping[str, str]]
 EVERYTHING = UsageQuery()
 CHUNK_ROWS = 500
 """Decisions that a reader of many has at a time: one takes up to 10 KB."""
@@ -53,6 +56,10 @@ class StoreError(GpuUsageError):
     code = "store"
 
 
+class OtherClusterError(StoreError):
+    """The store is of another cluster."""
+
+
 class DecisionStore(ABC):
     """Keeps decisions, and the usage of jobs.
 
@@ -60,17 +67,22 @@ class DecisionStore(ABC):
         name: The store's place, for messages.
         schema: Before each table's name: empty, or a name and a dot.
         keep_days: How long rows stay; ``None`` for good.
+        clusters: Returns the names of the clusters that the caller writes for, by manager, as far as they are known.
     """
 
     opening_errors: tuple[type[Exception], ...]
     reading_errors: tuple[type[Exception], ...]
     next_step: str
     """The end of a message on a failure."""
+    begin: str
+    """The statement that begins a transaction."""
 
-    def __init__(self, name: str, schema: str, keep_days: float | None) -> None:
+    def __init__(self, name: str, schema: str, keep_days: float | None, clusters: Clusters) -> None:
         self._name = name
         self._schema = schema
         self._keep_days = keep_days
+        self._clusters = clusters
+        self._own_clusters: Mapping[str, str] = {}
         self._connection: Any = None
         self._refused: tuple[float, str] | None = None
 
@@ -117,7 +129,7 @@ class DecisionStore(ABC):
         self._write_all("days", 0, [(statement, {"day_s": day_s, "report": f"{form} {packed(report)}"})])
 
     def note_gpu_count(self, day_s: float, gpu_count: int) -> None:
-        """Note that the clusters had *gpu_count* GPUs on the day, in UTC, that begins at *day_s*; the largest stays.
+        """Note that the cluster had *gpu_count* GPUs on the day, in UTC, that begins at *day_s*; the largest stays.
 
         Raises:
             StoreError: It could not be written.
@@ -228,19 +240,47 @@ class DecisionStore(ABC):
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._own_clusters = self._connection, None, {}
         if connection is not None:
             # A damaged file, or a connection that is cut, may not even be closed.
             with suppress(*self.reading_errors, OSError):
                 connection.close()
 
-    @abstractmethod
-    def _write_all(self, table: str, count: int, statements: Sequence[tuple[str, Values]]) -> None:
+    def _write_all(
+        self, table: str, count: int, statements: Sequence[tuple[str, Values]], *, is_retry: bool = False
+    ) -> None:
         """Run *statements*, which add *count* rows to *table*, in one transaction."""
+        was_open = self._connection is not None
+        try:
+            connection = self._open()
+            self._run(connection, self.begin, {})
+            for statement, values in statements:
+                self._run(connection, statement, values)
+            if self._keep_days is not None:
+                self._run(connection, *deletion(self._schema, table, keep_days=self._keep_days, new_count=count))
+            self._run(connection, "COMMIT", {})
+        except self.reading_errors as error:
+            # Closing rolls the transaction back.
+            self.close()
+            if is_retry or not self._recover(error, was_open=was_open):
+                raise self._failure(error, "written") from error
+            self._write_all(table, count, statements, is_retry=True)
 
-    @abstractmethod
     def _rows(self, statement: str, values: Values) -> Sequence[Any]:
         """Return the rows that *statement* selects."""
+        try:
+            return self._run(self._open(), statement, values)
+        except self.reading_errors as error:
+            self.close()
+            raise self._failure(error, "read") from error
+
+    @abstractmethod
+    def _run(self, connection: Any, statement: str, values: Values) -> Sequence[Any]:
+        """Run *statement* and return the rows that it selects."""
+
+    @abstractmethod
+    def _recover(self, error: Exception, *, was_open: bool) -> bool:
+        """Return whether a write that ended in *error* may work again; *was_open*: on a connection of before."""
 
     @abstractmethod
     def _connect(self) -> Any:
@@ -258,6 +298,7 @@ class DecisionStore(ABC):
                 thousands of times, nor a server that is away.
         """
         if self._connection is not None:
+            self._require_own(self._connection)
             return self._connection
         # Thousands of decisions may wait to be written.
         if self._refused is not None and time.monotonic() < self._refused[0]:
@@ -271,7 +312,36 @@ class DecisionStore(ABC):
             raise failure from error
 
         self._refused = None
+        self._require_own(self._connection)
         return self._connection
+
+    def _require_own(self, connection: Any) -> None:
+        """Require that the store is of the caller's clusters; one that is nobody's becomes theirs.
+
+        Raises:
+            OtherClusterError: It is of another.
+        """
+        names = self._clusters()
+        if names == self._own_clusters:
+            return
+
+        selection = f"SELECT manager, name FROM {self._schema}clusters"  # noqa: S608 - our schema
+        insertion = f"INSERT INTO {self._schema}clusters (manager, name) VALUES (:manager, :name)"  # noqa: S608 - our schema
+        while not names.items() <= (owners := dict(self._run(connection, selection, {}))).items():
+            # One gpusaged may serve two managers. Until it has seen both, it may not have seen the one that it shows.
+            is_other = any(owners.get(manager, name) != name for manager, name in names.items())
+            if is_other or (owners and not owners.keys() & names.keys()):
+                theirs, ours = (", ".join(f"{each} {of[each]!r}" for each in sorted(of)) for of in (owners, names))
+                message = (
+                    f"Store {self._name} must hold the jobs of one cluster; got {theirs} there and {ours} here. Give "
+                    "each cluster a database of its own in [store] url; if this one was renamed, delete the rows of "
+                    "its table clusters."
+                )
+                raise OtherClusterError(message)
+            for manager in names.keys() - owners.keys():
+                values: Values = {"manager": manager, "name": names[manager]}
+                self._run(connection, f"{insertion} ON CONFLICT (manager) DO NOTHING", values)
+        self._own_clusters = names
 
     def _require_known(self, version: int) -> None:
         """Require a database that no newer gpusage has changed.

@@ -1,4 +1,4 @@
-"""Decisions and usage in a PostgreSQL database, for a site that reads several clusters' in one place.
+"""Decisions and usage of a cluster in a PostgreSQL database, which the gpusageds of its controllers share.
 
 Invariants:
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from gpusage.store.decisions import DecisionStore, StoreError
-from gpusage.store.rows import Values, deletion, schema_version, statements_since
+from gpusage.store.decisions import Clusters, DecisionStore, StoreError
+from gpusage.store.rows import Values, schema_version, statements_since
 from gpusage_hooks.errors import RequestError
 
 PORT = 5432
@@ -65,47 +65,30 @@ class PostgresqlStore(DecisionStore):
     Args:
         url: See `parse_address`.
         keep_days: How long they are kept; ``None`` for good.
+        clusters: See `DecisionStore`.
 
     Raises:
         RequestError: The URL is none, or pg8000 is not installed.
     """
 
     next_step = "Check the server and the user's rights."
+    begin = "START TRANSACTION"
 
-    def __init__(self, url: str, *, keep_days: float | None = None) -> None:
+    def __init__(self, url: str, *, keep_days: float | None = None, clusters: Clusters = dict) -> None:
         self.address = parse_address(url)
-        super().__init__(str(self.address), "gpusage.", keep_days)
+        super().__init__(str(self.address), "gpusage.", keep_days, clusters)
         self._client = _client()
         self.reading_errors = (self._client.Error,)
         self.opening_errors = (self._client.Error, OSError, StoreError)
 
-    def _write_all(self, table: str, count: int, statements: Sequence[tuple[str, Values]]) -> None:
-        """See `DecisionStore`; once more where the connection turns out to be cut."""
-        # A new connection that fails at once is no matter of a restart.
-        is_reused = self._connection is not None
-        try:
-            connection = self._open()
-            connection.run("START TRANSACTION")
-            for statement, values in statements:
-                connection.run(statement, **{name: _storable(value) for name, value in values.items()})
-            if self._keep_days is not None:
-                statement, values = deletion(self._schema, table, keep_days=self._keep_days, new_count=count)
-                connection.run(statement, **values)
-            connection.run("COMMIT")
-        except self._client.Error as error:
-            self.close()
-            if not is_reused:
-                raise self._failure(error, "written") from error
+    def _run(self, connection: Connection, statement: str, values: Values) -> Sequence[Any]:
+        # The one character that its texts cannot hold is replaced.
+        texts = {name: value.replace("\x00", "\ufffd") for name, value in values.items() if isinstance(value, str)}
+        return connection.run(statement, **{**values, **texts}) or ()
 
-            # The server was restarted meanwhile, or a firewall has forgotten the connection.
-            self._write_all(table, count, statements)
-
-    def _rows(self, statement: str, values: Values) -> Sequence[Any]:
-        try:
-            return self._open().run(statement, **values) or ()
-        except self._client.Error as error:
-            self.close()
-            raise self._failure(error, "read") from error
+    def _recover(self, error: Exception, *, was_open: bool) -> bool:  # noqa: ARG002 - SQLite's
+        # The server was restarted meanwhile, or a firewall has forgotten the connection. One that is new is neither.
+        return was_open
 
     def _connect(self) -> Connection:
         at = self.address
@@ -217,11 +200,6 @@ def _migrate(connection: Connection) -> None:
     if version < schema_version():
         connection.run("UPDATE gpusage.version SET version = :version", version=schema_version())
     connection.run("COMMIT")
-
-
-def _storable(value: float | str | None) -> float | str | None:
-    """Return *value* without the one character that PostgreSQL's texts cannot hold."""
-    return value.replace("\x00", "\ufffd") if isinstance(value, str) else value
 
 
 def _client() -> Any:  # a module without types

@@ -54,6 +54,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # Beside the days' reports, which go when a late run comes: nobody can count a day's GPUs later.
         "CREATE TABLE {schema}capacities ({id}, day_s DOUBLE PRECISION NOT NULL UNIQUE, gpu_count INTEGER NOT NULL)",
     ),
+    (
+        # Whose jobs are in the store.
+        "CREATE TABLE {schema}clusters (manager TEXT PRIMARY KEY, name TEXT NOT NULL)",
+    ),
 )
 INSERTED_ROWS = 90
 """Rows of one statement: this hands the interpreter over once, not once per row; the thread that answers runs on.
@@ -66,7 +70,7 @@ Values = dict[str, float | str | None]
 """By the names of a statement's parameters."""
 Record = TypeVar("Record", DecisionRecord, Usage)
 
-# What no two runs share: a requeued job starts again, and several clusters may write into one store.
+# What no two runs share: a requeued job starts again.
 _RUN = "manager, job_id, started_at_s, number"
 RECORDS = (
     "u.record, (SELECT d.record FROM {schema}decisions d WHERE d.number = u.number AND u.number <> ''"

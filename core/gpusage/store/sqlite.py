@@ -19,9 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpusage.store.decisions import DecisionStore, StoreError
-from gpusage.store.rows import Values, deletion, schema_version, statements_since
+from gpusage.store.decisions import Clusters, DecisionStore, StoreError
+from gpusage.store.rows import Values, schema_version, statements_since
 
+BUSY_TIMEOUT_S = 1.0
+"""How long to wait for another writer."""
 _log = logging.getLogger(__name__)
 # The second is what CPython makes of SQLite's message where it quotes a damaged schema.
 _ERRORS = (sqlite3.Error, UnicodeDecodeError)
@@ -32,55 +34,35 @@ class SqliteStore(DecisionStore):
 
     Args:
         path: The file; its folder is made where there is none.
-        busy_timeout_s: How long to wait for another writer.
         keep_days: How long they are kept; ``None`` for good.
+        clusters: See `DecisionStore`.
     """
 
     # A damaged file is no failure to open: writing moves it aside.
     opening_errors = (sqlite3.OperationalError, OSError, StoreError)
     reading_errors = _ERRORS
     next_step = "Check the disk and the folder's rights."
+    begin = "BEGIN IMMEDIATE"  # waits for another writer now, within the busy timeout, and not between two statements
 
-    def __init__(self, path: Path, *, busy_timeout_s: float = 1.0, keep_days: float | None = None) -> None:
-        super().__init__(repr(str(path)), "", keep_days)
+    def __init__(self, path: Path, *, keep_days: float | None = None, clusters: Clusters = dict) -> None:
+        super().__init__(repr(str(path)), "", keep_days, clusters)
         self.path = path
-        self._busy_timeout_s = busy_timeout_s
         self._inode: int | None = None
 
-    def _write_all(
-        self, table: str, count: int, statements: Sequence[tuple[str, Values]], *, is_retry: bool = False
-    ) -> None:
-        """See `DecisionStore`; a file that proves damaged is moved aside, and a new one begun."""
-        try:
-            connection = self._open()
-            # IMMEDIATE waits for another writer now, within the busy timeout, and not between two statements.
-            connection.execute("BEGIN IMMEDIATE")
-            for statement, values in statements:
-                connection.execute(statement, values)
-            if self._keep_days is not None:
-                connection.execute(*deletion("", table, keep_days=self._keep_days, new_count=count))
-            connection.execute("COMMIT")
-        except _ERRORS as error:
-            # Closing rolls the transaction back.
-            self.close()
-            # CPython gives the two codes of an unsound file the bare class; a locked or full one has a subclass.
-            is_corrupt = type(error) in {sqlite3.DatabaseError, UnicodeDecodeError}
-            if is_retry or not is_corrupt:
-                raise self._failure(error, "written") from error
-            self._move_aside(error)
-            self._write_all(table, count, statements, is_retry=True)
-
-    def _rows(self, statement: str, values: Values) -> list[tuple[Any, ...]]:
+    def _rows(self, statement: str, values: Values) -> Sequence[Any]:
         # A reader makes no file.
-        if self._connection is None and not self.path.exists():
-            return []
+        return super()._rows(statement, values) if self._connection or self.path.exists() else []
 
-        try:
-            rows: list[tuple[Any, ...]] = self._open().execute(statement, values).fetchall()
-        except _ERRORS as error:
-            self.close()
-            raise self._failure(error, "read") from error
-        return rows
+    def _run(self, connection: sqlite3.Connection, statement: str, values: Values) -> Sequence[Any]:
+        return connection.execute(statement, values).fetchall()
+
+    def _recover(self, error: Exception, *, was_open: bool) -> bool:  # noqa: ARG002 - PostgreSQL's
+        """Move a file aside that proves damaged, so that a new one is begun."""
+        # CPython gives the two codes of an unsound file the bare class; a locked or full one has a subclass.
+        is_corrupt = type(error) in {sqlite3.DatabaseError, UnicodeDecodeError}
+        if is_corrupt:
+            self._move_aside(error)
+        return is_corrupt
 
     def _open(self) -> sqlite3.Connection:
         """Return the connection, a new one where the file was removed or replaced under it."""
@@ -91,7 +73,7 @@ class SqliteStore(DecisionStore):
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.path, timeout=self._busy_timeout_s, isolation_level=None)
+        connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             self._require_known(version)

@@ -249,6 +249,8 @@ class Cluster:
     """What a workload manager has, as last seen.
 
     Attributes:
+        name: What tells it from others of the manager, the same at each start; the store of another one is left alone.
+            Empty where the manager names none.
         default_partition: Where a job goes that names none.
         unshared: Where a GPU must stay whole, whatever the job needs, each with why: a clause for its user, the
             place's name within. The keys are ``partition=NAME``, and what `GpuRequest.scopes` has. One with `OF_USER`
@@ -267,6 +269,7 @@ class Cluster:
     manager: str
     version: str
     pools: tuple[GpuPool, ...]
+    name: str = ""
     default_partition: str | None = None
     notes: tuple[str, ...] = ()
     unshared: Mapping[str, str] = field(default_factory=dict)

@@ -58,6 +58,7 @@ class Usage:
         ended_at_s: When it ended.
         sampled_s: How long the device was looked at.
         alone_s: How long of that no other job was on the GPU.
+        held_s: How long of that it kept the GPU from others, where each of k jobs on it keeps a k-th.
         gpu_utilization: NVML's, mean over the sampled time: the share of time with any kernel running, 0 to 1.
         peak_utilization: The same over the busiest minute.
         longest_idle_s: The longest time in which it ran no kernel, hardly any program, and read nothing.
@@ -87,6 +88,7 @@ class Usage:
     ended_at_s: float
     sampled_s: float = 0.0
     alone_s: float = 0.0
+    held_s: float | None = None
     gpu_utilization: float | None = None
     peak_utilization: float | None = None
     longest_idle_s: float | None = None

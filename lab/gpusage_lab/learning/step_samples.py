@@ -18,6 +18,7 @@ from gpusage_lab.learning.step_operators import operator_samples, product_sample
 from gpusage_lab.learning.step_residual import ResidualRows, fit_residual
 from gpusage_lab.learning.step_rows import StepRow, families, graph_as_measured, left_out, step_rows
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.progress import track
 from gpusage_planning.zoo import Zoo, load_zoo
 
 SOURCE_WEIGHTS = {
@@ -72,7 +73,7 @@ def measurements(data: DataFolder, zoo: Zoo | None = None) -> Measurements:
     """Return everything that the step time is fitted on and scored with."""
     zoo = zoo or load_zoo()
     rows = step_rows(data, zoo)
-    samples = [sample_of(row, zoo) for row in rows]
+    samples = [sample_of(row, zoo) for row in track(rows, description="step time, rows")]
     return Measurements(
         rows=rows,
         samples=samples,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -49,8 +50,8 @@ CHOSEN = (
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
     """Fit the efficiencies on all rows, and the intervals on families and GPUs that were left out."""
-    measured = measurements(data)
-    unseen_family = held_out_families(measured, family_fits(measured))
+    measured, fits = fitted_by_family(data)
+    unseen_family = held_out_families(measured, fits)
     unseen_gpu = held_out_gpus(measured)
     fitted = refit(measured, np.arange(len(measured.rows)))
     known = deviations(measured, unseen_family, unseen_gpu)
@@ -63,8 +64,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
 
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score on families and on GPUs that were left out, with the baselines beside."""
-    measured = measurements(data)
-    fits = family_fits(measured)
+    measured, fits = fitted_by_family(data)
     unseen_family, unseen_gpu = held_out_families(measured, fits), held_out_gpus(measured)
     pairs = pairs_of(measured, unseen_family, unseen_gpu, deviations(measured, unseen_family, unseen_gpu))
     widths = factors(measured, unseen_family, unseen_gpu)
@@ -104,10 +104,12 @@ def _left_out_side(others: LeftOut, measured: Measurements, fits: FamilyFits, un
     return side(others.rows, others.samples, ours, factor, np.full(len(numbers), np.nan))
 
 
-def family_fits(measured: Measurements) -> FamilyFits:
-    """Return each fold by family with the fit that has not seen it."""
+@lru_cache(maxsize=1)
+def fitted_by_family(data: DataFolder) -> tuple[Measurements, FamilyFits]:
+    """Return the rows, and each fold by family with the fit that has not seen it; two targets want them, made once."""
+    measured = measurements(data)
     folds = track(family_folds(measured), description="step time, families")
-    return [(fold, refit(measured, fold.train)) for fold in folds]
+    return measured, [(fold, refit(measured, fold.train)) for fold in folds]
 
 
 def held_out_families(measured: Measurements, fits: FamilyFits) -> Array:

@@ -18,6 +18,7 @@ from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Decoding, GpuNeed, Interval, Workload
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.progress import track
 from gpusage_lab.published.rows import PublishedRow, published_rows
 from gpusage_lab.published.runs import TIMES, Left, Run, run_of
 from gpusage_planning.zoo import Zoo, load_zoo
@@ -184,7 +185,7 @@ def compare(data: DataFolder, zoo: Zoo, includes: Callable[[Run], bool] = lambda
     left = [outcome for outcome in outcomes if isinstance(outcome, Left)]
     compared = []
     runs = [outcome for outcome in outcomes if isinstance(outcome, Run) and includes(outcome)]
-    for run in sorted(runs, key=lambda one: (one.key, one.workload.mode)):
+    for run in track(sorted(runs, key=lambda one: (one.key, one.workload.mode)), description="the public record"):
         outcome = _compared(run, zoo)
         if isinstance(outcome, Left):
             left.append(outcome)

@@ -23,8 +23,8 @@ from gpusage.predictors.times.step_time import kind_of
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.step_absolute import left_out_rows
 from gpusage_lab.learning.step_ratio import COVERED
-from gpusage_lab.learning.step_samples import measurements, predicted, sample_of
-from gpusage_lab.learning.step_time import NAME, family_fits
+from gpusage_lab.learning.step_samples import predicted, sample_of
+from gpusage_lab.learning.step_time import NAME, fitted_by_family
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published.comparison import compare, is_of_slow_t4
@@ -120,8 +120,8 @@ def _of_timm(data: DataFolder) -> Iterator[Miss]:
     """Yield the misses of timm's runs with a compiler or with channels last, the family unseen."""
     zoo = load_zoo()
     rows = [row for row in left_out_rows(data, zoo).rows if row.source.endswith(("compiled", "channels last"))]
-    measured = measurements(data)
-    for fold, fitted in family_fits(measured) if rows else ():
+    measured, fits = fitted_by_family(data)
+    for fold, fitted in fits:
         families, eager = {measured.rows[index].family for index in fold.test}, fitted.efficiency
         for row in (each for each in rows if each.family in families):
             run = replace(row.workload, compile=row.source.endswith("compiled"))

@@ -165,15 +165,14 @@ def row(repeated: Repeated) -> list[str]:
 def ratio_row(repeated: Repeated, base: Repeated) -> list[str]:
     """Return a policy's figures over those of *base*, in the order of `RATIO_COLUMNS`."""
     ratios = (_range_text(repeated.ratios(base, name)) for _, name in RATIOS)
-    return [f"{repeated.policy} / {base.policy}", *ratios, f"{repeated.figures.freed_hours:,.0f}"]
+    freed_hours = [one.figures.freed_hours for one in repeated.results]
+    return [f"{repeated.policy} / {base.policy}", *ratios, _range_text(freed_hours, 0)]
 
 
-def _range_text(ratios: Sequence[float]) -> str:
+def _range_text(values: Sequence[float], digits: int = 2) -> str:
     """Return the median, and the smallest and largest where there are several; nothing where somebody had none."""
-    if not ratios:
-        return ""
-    text = f"{median(ratios):.2f}"
-    return text if len(ratios) == 1 else f"{text} ({min(ratios):.2f}-{max(ratios):.2f})"
+    text, dash = f"{median(values):,.{digits}f}" if values else "", "-" if min(values, default=0.0) >= 0 else " to "
+    return text if len(values) <= 1 else f"{text} ({min(values):,.{digits}f}{dash}{max(values):,.{digits}f})"
 
 
 def page(results: Sequence[Repeated], notes: Sequence[str], origin: html.Origin | None = None) -> str:

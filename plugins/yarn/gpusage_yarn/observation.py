@@ -7,7 +7,8 @@ GPU types; of other clients' applications for which gpusaged was asked, the numb
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from urllib.parse import quote
+from dataclasses import replace
+from urllib.parse import quote, urlsplit
 
 from gpusage.store.annotation import AnnotationCode, JobAnnotation
 from gpusage_hooks.managers import Context
@@ -36,7 +37,9 @@ def observe_cluster(addresses: tuple[str, ...], context: Context) -> Cluster:
     """
     manager = ResourceManager(addresses)
     snapshot = read_snapshot(lambda path: manager.request_once("GET", path), context.settings_of(YarnSettings))
-    return build_cluster(snapshot, context.catalogue)
+    # Ports may change, and which one is active does; each host of a pair may name itself first.
+    name = min(urlsplit(address).hostname or "" for address in addresses)
+    return replace(build_cluster(snapshot, context.catalogue), name=name)
 
 
 def find_jobs(addresses: tuple[str, ...], job_id: str, user: str) -> tuple[AnnotatedJob, ...] | None:

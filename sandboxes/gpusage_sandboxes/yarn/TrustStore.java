@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes certificates of a PEM file to a key store, as Java wants them: java TrustStore.java FROM TO
 import java.io.InputStream;
 import java.io.OutputStream;

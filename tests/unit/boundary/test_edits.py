@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from gpusage.boundary import edits
+from gpusage.boundary import atomic_file, edits
 from gpusage.boundary.edits import Edit, edit_of, make_edits
 from gpusage_hooks.errors import RequestError
 
@@ -71,7 +72,8 @@ def test_an_interrupt_is_undone_as_well(
         if len(synced) == at:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(edits, "_sync_folder", interrupted)
+    for module in (atomic_file, edits):
+        monkeypatch.setattr(module, "sync_folder", interrupted)
     with pytest.raises(KeyboardInterrupt):
         make_edits(planned)
     assert contents(tmp_path) == BEFORE
@@ -98,7 +100,7 @@ def test_what_cannot_be_undone_is_named_and_the_rest_is_undone(
 
 
 def test_what_a_killed_installer_left_is_taken_away(planned: tuple[Edit, ...], tmp_path: Path) -> None:
-    (tmp_path / ".there.gpusage-new").write_text("half")
+    (tmp_path / ".there.0123456789abcdef").write_text("half")
     make_edits(planned)
     assert contents(tmp_path) == {"there": "new", "new": "new"}
 
@@ -115,7 +117,9 @@ def test_file_and_folder_are_on_the_disk_before_it_is_said_so(
 
     monkeypatch.setattr(os, "fsync", fsync)
     make_edits(planned[:1])
-    assert synced == [".there.gpusage-new", planned[0].path.parent.name]
+    draft, folder = synced
+    assert re.fullmatch(r"\.there\.[0-9a-f]{16}", draft)
+    assert folder == planned[0].path.parent.name
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file that its owner may not give away")

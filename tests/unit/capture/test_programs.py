@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -48,9 +49,15 @@ def test_the_program_is_behind_its_launchers(line: str, python: str, words: str,
     assert program.gpu_count == gpu_count
 
 
-@pytest.mark.parametrize("line", ["bash run.sh", "python", "python -c 1", "python -m", "torchrun --nproc_per_node 2"])
-def test_what_runs_no_program_is_refused_in_one_sentence(line: str) -> None:
-    with pytest.raises(RequestError, match="must run a Python program, as"):
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("bash run.sh", "python", "srun python -c 1", "python -m", "torchrun --nproc_per_node 2", "env python - x.py"),
+        *("python -m torch.distributed.run --nproc_per_node 2", "srun python3 -m accelerate.commands.launch -m"),
+    ],
+)
+def test_what_runs_no_program_is_refused_in_the_users_own_words(line: str) -> None:
+    with pytest.raises(RequestError, match=f"must run a Python program, as 'python train.py'; got '{re.escape(line)}'"):
         program_of(shlex.split(line))
 
 

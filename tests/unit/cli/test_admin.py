@@ -36,9 +36,9 @@ def test_broken_plugins_are_told_as_this_process_and_gpusaged_found_them() -> No
 
 
 def test_decisions_that_were_lost_are_told_with_the_store() -> None:
-    status = {"records": {"lost": 3, "error": "disk full"}}
+    status = {"records": {"lost": 3, "waiting": 2, "error": "disk full"}}
     finding = admin.store(OwnEvidence(configuration=Configuration(), status=status))
-    assert (finding.verdict, finding.observation) == ("warn", "3 decisions could not be kept: disk full")
+    assert (finding.verdict, finding.observation) == ("warn", "3 decisions could not be kept, 2 wait: disk full")
     assert finding.todo == f"check {Configuration().store.url}"
     assert admin.store(OWN).verdict == "pass"
 

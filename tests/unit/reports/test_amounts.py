@@ -35,6 +35,12 @@ def test_two_shares_beside_each_other_free_one_gpu() -> None:
     assert amounts(alone_s=7100.0 / 2).held == pytest.approx(1.5)
 
 
+def test_four_shares_on_one_gpu_free_three() -> None:
+    """Two were counted wherever others were on the GPU, until November 2026."""
+    four = total([amounts(alone_s=0.0, held_s=7100.0 / 4)] * 4)
+    assert (four.held, four.freed) == pytest.approx((2.0, 4 * 1.6 - 2.0))
+
+
 def test_six_shares_of_three_quarters_on_six_gpus_free_none() -> None:
     """Until November 2026 six ``mps:75`` on six V100s "saved" 22 %."""
     cheap = record(1, percent=75)

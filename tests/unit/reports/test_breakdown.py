@@ -66,7 +66,8 @@ def test_a_table_ends_with_all_jobs_and_with_what_was_not_seen() -> None:
 def test_who_could_have_shared_is_shown_with_the_price() -> None:
     advised = record(1, mode="advise", percent=50)
     row = section([Observation(usage=usage(advised), decision=advised)], "model").rows[0]
-    assert row == ("resnet50.onnx", "1", "2.00", "2.00", "1.00", "1.00", "0.00", "1", "25 %, 50 at worst", "-0.50")
+    hours = ("2.00", "2.00", "1.00", "1.00", "0.00")
+    assert row == ("resnet50.onnx", "1", *hours, "1", "25 %, 50 at worst", "-0.50, -1.00 at worst")
 
 
 def test_a_run_on_two_nodes_with_one_gpu_each_could_not_have_shared() -> None:
@@ -83,8 +84,8 @@ def test_the_small_groups_in_one_row_could_share_what_they_could_share() -> None
     advised = record(1, mode="advise", percent=50)
     light = [usage(advised, user=f"u{n:02}", job_id=str(n)) for n in range(MOST_GROUPS + 2)]
     others, every = section([Observation(usage=each, decision=advised) for each in light], "user").rows[-3:-1]
-    assert (others[0], others[-3:]) == ("2 others", ("2", "25 %, 50 at worst", "-1.00 to 1.50"))
-    assert (every[0], every[-3:]) == ("all", ("22", "25 %, 50 at worst", "-11.0 to 16.5"))
+    assert (others[0], others[-3:]) == ("2 others", ("2", "25 %, 50 at worst", "-1.00 to 1.50, -2.00 at worst"))
+    assert (every[0], every[-3:]) == ("all", ("22", "25 %, 50 at worst", "-11.0 to 16.5, -22.0 at worst"))
 
 
 def test_of_many_groups_the_small_ones_are_one_row() -> None:

@@ -164,15 +164,6 @@ def test_a_job_counts_as_idle_with_the_longest_time_in_which_it_did_nothing() ->
     assert idle.hours == {"900": pytest.approx((2 * 1000 + 7201) / 3600), "7200": pytest.approx(7201 / 3600)}
 
 
-def test_a_run_of_an_older_sampler_counts_as_idle_if_it_did_nothing_from_beginning_to_end() -> None:
-    old = {"longest_idle_s": None, "sampled_s": 1000.0, "peak_utilization": 0.0, "cpu_s": 5.0, "read_bytes": 0}
-    others = [{"peak_utilization": 0.5}, {"cpu_s": 500.0}, {"read_bytes": 2**30}, {"cpu_s": None}]
-    runs = [withheld(number, **{**old, **changes}) for number, changes in enumerate([{}, *others])]
-    idle = idle_jobs(runs)
-    assert idle.job_counts == {"900": 1, "7200": 0}
-    assert idle.hours["900"] == pytest.approx(1000 / 3600)
-
-
 def test_idle_jobs_and_money_that_lacks_a_price_are_said() -> None:
     quiet = withheld(1, gpu_utilization=0.0, longest_idle_s=3600.0)
     unknown = withheld(2, gpu="")
@@ -181,7 +172,7 @@ def test_idle_jobs_and_money_that_lacks_a_price_are_said() -> None:
     assert "Idle for longer than 15 min at a time: 1 job, 1.00 GPU hours." in notes
     assert any(note.endswith("without one: GPUs of no known type (1 runs).") for note in notes)
     text = user_text(report, [quiet, unknown], Writing(managers_of_scripts=("slurm",), learns=True), 60.0)
-    assert "1 job did nothing at all for more than 15 min, in 1.00 GPU hours." in text
+    assert "Idle for longer than 15 min at a time: 1 job, 1.00 GPU hours." in text
 
 
 def test_weeks_of_other_days_join_by_their_monday() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpusage.reports.freed import STAY, freed_by, freed_times_s
 
-Stay = tuple[tuple[str, str], tuple[float, float, float, int]]
+Stay = tuple[tuple[str, str], tuple[float, float, float, float, int]]
 """The GPU's type and the user; then a row of `STAY`."""
 
 
@@ -17,21 +17,21 @@ def stay(
     started_at_s: float = 0.0, percent: int = 25, user: str = "ada", gpu: str = "v100", price: float = 1.0
 ) -> Stay:
     """Return a job of 100 s."""
-    return (gpu, user), (started_at_s, 100.0, price, percent)
+    return (gpu, user), (started_at_s, 100.0, price, 1.5 * price, percent)
 
 
-def freed_s(*stays: Stay, users_apart: bool = True) -> float:
+def freed_s(*stays: Stay, at: int = 0) -> float:
     packed: dict[tuple[str, ...], bytes] = {}
     for names, row in stays:
         packed[names] = packed.get(names, b"") + np.array([row], STAY).tobytes()
-    return sum(each_s[0 if users_apart else 1] for each_s in freed_by(packed, 0, 1).values())
+    return sum(each_s[at] for each_s in freed_by(packed, 0, 1).values())
 
 
-def one_by_one(rows: list[tuple[float, float, float, int]]) -> list[float]:
+def one_by_one(rows: list[tuple[float, float, float, float, int]]) -> list[float]:
     """Return what each share frees, as the module's text has it, each job looking at all GPUs."""
     freed, gpus = [0.0] * len(rows), list[list[tuple[float, int]]]()
     for place in sorted(range(len(rows)), key=lambda place: rows[place][0]):
-        now_s, duration_s, price, percent = rows[place]
+        now_s, duration_s, price, _, percent = rows[place]
         end_s = now_s + duration_s * price
         gpus = [parts for parts in ([part for part in gpu if part[0] > now_s] for gpu in gpus) if parts]
         rooms = [(100 - sum(each for _, each in parts), number) for number, parts in enumerate(gpus)]
@@ -47,12 +47,16 @@ def one_by_one(rows: list[tuple[float, float, float, int]]) -> list[float]:
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 300), st.integers(1, 120), st.sampled_from([1.0, 1.25]), st.sampled_from([20, 33, 75])
+            st.integers(0, 300),
+            st.integers(1, 120),
+            st.sampled_from([1.0, 1.25]),
+            st.just(1.5),
+            st.sampled_from([20, 33, 75]),
         ),
         max_size=60,
     )
 )
-def test_each_job_stands_where_a_look_at_all_gpus_puts_it(rows: list[tuple[float, float, float, int]]) -> None:
+def test_each_job_stands_where_a_look_at_all_gpus_puts_it(rows: list[tuple[float, float, float, float, int]]) -> None:
     actual = freed_times_s(np.array(rows, STAY), np.zeros(len(rows), int))
     assert actual.tolist() == pytest.approx(one_by_one(rows))
 
@@ -79,7 +83,12 @@ def test_k_jobs_at_a_time_free_all_gpus_but_one(stays: list[Stay], expected: flo
 
 
 def test_behind_walls_users_share_a_gpu() -> None:
-    assert freed_s(stay(), stay(user="bob"), users_apart=False) == 100.0
+    assert freed_s(stay(), stay(user="bob"), at=1) == 100.0
+
+
+def test_at_the_worst_prices_shares_free_less() -> None:
+    # Both take 150 s on their GPU, where each had 100 s of its own.
+    assert freed_s(stay(), stay(), at=2) == 50.0
 
 
 def test_each_job_has_its_own_part_of_the_sum_in_the_order_of_the_question() -> None:

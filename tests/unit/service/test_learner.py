@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from gpusage.experience.history import History
 from gpusage.experience.learned import FirstRun, Learned
 from gpusage.experience.runs import runs_of
 from gpusage.service import learner
-from gpusage.settings.configuration import Configuration, LearningSettings, StoreSettings
+from gpusage.settings.configuration import Configuration, LearningSettings
 from gpusage.store.opening import open_store
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Allocation, Code, DecisionRecord, JobIdentity
@@ -117,15 +118,29 @@ def test_no_users_many_runs_displace_the_first_run_of_another(tmp_path: Path) ->
 
 
 def test_a_run_without_a_model_is_published_at_once_and_nothing_twice(tmp_path: Path) -> None:
-    configuration = replace(Configuration(), store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
+    opened = partial(open_store, f"sqlite:///{tmp_path}/d.db")
     published: list[Learned] = []
-    task = learner.Learner(lambda: configuration, published.append)
+    task = learner.Learner(Configuration, opened, published.append)
     task.run_once()
-    with closing(open_store(configuration.store.url)) as store:
+    with closing(opened()) as store:
         store.record_usage([replace(UNMARKED, started_at_s=time.time() - 3600.0, ended_at_s=time.time())])
     task.run_once()
     task.run_once()
     assert [each.first_runs for each in published] == [{}, {("1000", "7"): SHOWED}]
+
+
+def test_nothing_is_learned_from_another_clusters_store_once_this_cluster_is_seen(tmp_path: Path) -> None:
+    """Jobs of two clusters have equal numbers: a run of one would show the model of another's job."""
+    theirs = partial(open_store, f"sqlite:///{tmp_path}/d.db", clusters=lambda: {"slurm": "theirs"})
+    with closing(theirs()) as store:
+        store.record_usage([replace(UNMARKED, started_at_s=time.time() - 3600.0, ended_at_s=time.time())])
+    names, published = dict[str, str](), list[Learned]()
+    task = learner.Learner(Configuration, partial(theirs, clusters=lambda: dict(names)), published.append)
+    task.run_once()
+    names["slurm"] = "ours"
+    task.run_once()
+    assert [each.first_runs for each in published] == [{("1000", "7"): SHOWED}, {}]
+    assert "must hold the jobs of one cluster" in str(task.error)
 
 
 def test_what_is_learned_from_runs_is_the_same_without_what_teaches_nothing() -> None:

@@ -43,6 +43,16 @@ def test_a_run_that_the_store_has_is_not_counted_again(store: DecisionStore) -> 
     assert (tally.hours["v100-sxm2-16gb"].requested, tally.hours["v100-sxm2-16gb"].booked) == (1.6, 1.0)
 
 
+def test_idle_runs_are_counted_with_their_gpu_hours(store: DecisionStore) -> None:
+    """Each run has an id of its own; 20 min, 3 h, and 10 min that count as nothing."""
+    tally = RunCounters()
+    assert (tally.idle.job_counts, tally.idle.hours) == ({"900": 0, "7200": 0}, {"900": 0, "7200": 0})
+    runs = [usage(record(number), longest_idle_s=60.0 * minutes) for number, minutes in ((1, 20), (2, 180), (3, 10))]
+    end_runs(store, tally, *runs)
+    assert tally.idle.job_counts == {"900": 2, "7200": 1}
+    assert tally.idle.hours == {"900": pytest.approx(200 / 60), "7200": pytest.approx(3.0)}
+
+
 def test_a_run_that_rescue_told_of_first_is_counted_when_its_usage_comes(store: DecisionStore) -> None:
     tally, done = RunCounters(), usage(SHARED, granted=HALF)
     store.record_usage([replace(done, sampled_s=0.0, outcome="out_of_memory")])

@@ -593,6 +593,16 @@ def test_records_are_kept_for_a_day_and_while_their_jobs_run(node: Node) -> None
     assert [node.granted(job) is not None for job in (7, 8, 9)] == [True, False, True]
 
 
+def test_a_job_on_whole_gpus_has_no_record_of_an_earlier_start_on_a_share(node: Node) -> None:
+    """A requeued job, or another with its number: its usage named the earlier share until November 2026."""
+    node.prolog(7)
+    node.epilog(7)
+    assert node.granted(7) is not None
+    node.prolog(7, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="")
+    assert node.granted(7) is None
+    assert list((node.root / "granted").glob("7.*")) == []
+
+
 @pytest.mark.usefixtures("driver")
 def test_what_a_client_sees_is_read_back(node: Node) -> None:
     node.prolog(7, user=OWN, GPUSAGE_MEMORY_MIB="4096")

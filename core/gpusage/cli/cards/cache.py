@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gpusage.boundary.atomic_file import atomic_write
+from gpusage.boundary.atomic_file import atomic_write, make_open_folder
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 MAXIMUM_CARD_CHARACTERS = 16 * 1024
@@ -36,11 +36,7 @@ def write_for_all_users(path: Path, text: str) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    # Only folders that this call creates get the mode: the others are the admin's.
-    missing = [folder for folder in path.parents if not folder.exists()]
-    for folder in reversed(missing):
-        folder.mkdir()
-        folder.chmod(0o755)  # whatever the umask
+    make_open_folder(path.parent)
     atomic_write(path, text, mode=0o644)
 
 

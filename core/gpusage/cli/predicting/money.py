@@ -13,7 +13,7 @@ from gpusage.decisions.advisor import advisor
 from gpusage.policies.preference import run_of
 from gpusage.settings.configuration_file import configuration_path, read_configuration
 from gpusage_hooks.errors import DeviceError, RequestError
-from gpusage_hooks.types import Gpu, GpuNeed, Interval, Workload
+from gpusage_hooks.types import GpuNeed, Interval, Workload
 
 if TYPE_CHECKING:
     from gpusage.devices.catalogue import Catalogue
@@ -123,19 +123,15 @@ def prices_per_hour(catalogue: Catalogue, own: str | None = None) -> Mapping[str
     return prices
 
 
-def in_site_network(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return *gpus* as the site's network joins their hosts.
+def require_network() -> None:
+    """Require the rates of the site's network, by which the catalogue joins hosts, to be ones.
 
     Raises:
         RequestError: A rate of the configuration is not above 0.
         DeviceError: It names a GPU that the catalogue has not.
     """
-    rates = read_configuration()[0].network.gbit_per_s
-    for name, rate in rates.items():
+    for name, rate in read_configuration()[0].network.gbit_per_s.items():
         advisor().catalogue.find(name)
         if not 0 < rate < float("inf"):
             message = f"Key 'network.gbit_per_s.{name}' must be Gb/s above 0; got {rate!r}. Change it."
             raise RequestError(message)
-
-    catalogue = advisor().catalogue.with_networks(rates)
-    return [catalogue.find(gpu.name) for gpu in gpus]

@@ -131,9 +131,9 @@ def _predictions(models: Sequence[str], names: Sequence[str], run: Mapping[str, 
                 raise RequestError(message)
         gpus = [gpu for gpu in gpus if not why_unlimited(gpu)]
     if any(request.workload.gpus > GPUS_PER_HOST for group in groups for request in group):
-        from gpusage.cli.predicting.money import in_site_network
+        from gpusage.cli.predicting.money import require_network
 
-        gpus = in_site_network(gpus)
+        require_network()
     return [_predictions_of_model(group, gpus, percents, largest=run["wants_largest"]) for group in groups]
 
 
@@ -210,10 +210,6 @@ def _response(prediction: Prediction, run: Mapping[str, Any], *, is_named: bool,
     # A GPU has one need for each share, and one explanation.
     names = dict.fromkeys(need.gpu for need in (needs if is_named else needs[-1:]))
     gpus = [advisor().catalogue.find(name) for name in names]
-    if workload.gpus > GPUS_PER_HOST:
-        from gpusage.cli.predicting.money import in_site_network
-
-        gpus = in_site_network(gpus)
     known = [of_one_process(each, workload.processes) for each in explain.observed_figures(graph, workload, gpus)]
     explanations = [
         replace(

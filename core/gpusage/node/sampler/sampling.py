@@ -60,12 +60,12 @@ class Surroundings:
     """A machine's facts about a job besides the counters of its GPUs.
 
     Attributes:
-        has_partners: Returns whether another job has a part of the same GPUs.
+        count_partners: Returns how many other jobs have a part of the same GPUs.
         granted: Returns the job's part of the GPU; ``None`` where nobody read it back.
         note_memory: Receives what each process of the job on a GPU holds, and the job's part, at every sample.
     """
 
-    has_partners: Callable[[], bool]
+    count_partners: Callable[[], int]
     granted: Callable[[], Allocation | None]
     note_memory: MemoryNote = lambda *_: None
 
@@ -138,6 +138,7 @@ class Sampling:
             ended_at_s=time.time(),
             sampled_s=totals.sampled_s,
             alone_s=totals.alone_s,
+            held_s=totals.held_s,
             gpu_utilization=totals.mean("gpu_utilization"),
             peak_utilization=totals.peak_utilization,
             longest_idle_s=totals.longest_idle_s,
@@ -177,7 +178,7 @@ class Sampling:
             readings=tuple(readings),
             memory_bytes=job_memory_bytes(readings, own),
             # A partner may be idle, so that no process of it shows.
-            alone=not has_others and not self._surroundings.has_partners(),
+            job_count=1 + max(has_others, self._surroundings.count_partners()),
             used=self._processes.consumption(),
         )
 
@@ -189,14 +190,14 @@ class Sample:
     Attributes:
         at_s: Time on the monotonic clock.
         memory_bytes: Memory of the job's own processes, on the GPU where they hold the most.
-        alone: Whether no other job was on any of the GPUs.
+        job_count: The jobs on these GPUs, with this one.
         used: What the job's processes have taken of their host so far.
     """
 
     at_s: float
     readings: tuple[GpuReading, ...]
     memory_bytes: int | None
-    alone: bool
+    job_count: int
     used: Consumption = field(default_factory=Consumption)
 
 
@@ -216,6 +217,7 @@ class Totals:
 
     sampled_s: float = 0.0
     alone_s: float = 0.0
+    held_s: float = 0.0
     seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     share_seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     memory_bytes: int | None = None
@@ -234,7 +236,7 @@ class Totals:
 
 def add_sample(totals: Totals, before: Sample, now: Sample) -> Totals:
     """Return *totals* with the time between two samples added."""
-    elapsed_s = max(0.0, now.at_s - before.at_s)
+    elapsed_s, job_count = max(0.0, now.at_s - before.at_s), max(before.job_count, now.job_count)
 
     # NVML's utilization is a mean over the time before a reading, so the later sample's shares hold for the interval.
     # A mean over the job's GPUs is known where each of them has the counter.
@@ -266,7 +268,8 @@ def add_sample(totals: Totals, before: Sample, now: Sample) -> Totals:
         idle_s=idle_s,
         longest_idle_s=longest_idle_s,
         sampled_s=totals.sampled_s + elapsed_s,
-        alone_s=totals.alone_s + elapsed_s * (before.alone and now.alone),
+        alone_s=totals.alone_s + elapsed_s * (job_count == 1),
+        held_s=totals.held_s + elapsed_s / job_count,
         seconds={name: totals.seconds.get(name, 0.0) + elapsed_s * (name in known) for name in SHARES},
         share_seconds={name: totals.share_seconds.get(name, 0.0) + elapsed_s * known.get(name, 0.0) for name in SHARES},
         memory_bytes=_combine_known(max, totals.memory_bytes, now.memory_bytes),

@@ -18,7 +18,7 @@ import re
 import stat
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -163,13 +163,14 @@ class UsageSpool:
                     continue
                 yield file, usage
 
-    def devices_of_other_jobs(self, job_id: str) -> Iterator[str]:
-        """Yield the GPUs of the other jobs that are sampled now."""
-        own = self.file(job_id, "device")
+    def count_partners(self, job_id: str, devices: Collection[str]) -> int:
+        """Return how many other jobs that are sampled now have one of the *devices* of a job."""
+        own, count = self.file(job_id, "device"), 0
         for file in self.path.glob(f"{self.prefix}*.device"):
             if file != own:
                 with suppress(OSError):
-                    yield from file.read_text().split(",")
+                    count += not {*devices}.isdisjoint(file.read_text().split(","))
+        return count
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -48,7 +48,7 @@ AMOUNTS = {
     "used": "with a kernel running",
     "idle": "without a kernel running",
     "unseen": "for which it is unknown whether a kernel ran",
-    "held": "that was kept from other jobs, of two on a GPU half for each",
+    "held": "that was kept from other jobs, of k on a GPU a k-th by each",
 }
 Address = tuple[str, int]
 Request = socket.socket | tuple[bytes, socket.socket]
@@ -224,9 +224,13 @@ class MetricsCollector(Collector):
         promises: Counts = {(result,): self._runs.promises[result] for result in ("fulfilled", "broken", "unknown")}
         what = "Shares by whether their promise was fulfilled."
         yield _labelled_counter("gpusage_promises", what, ("result",), promises)
-        idle: Counts = {(limit_s,): count for limit_s, count in dict(self._runs.idle).items()}
-        what = "Runs that did nothing from beginning to end, and lasted longer."
-        yield _labelled_counter("gpusage_runs_idle", what, ("longer_than_s",), idle)
+        idle, for_longer = self._runs.idle, ("longer_than_s",)
+        jobs_by_limit: Counts = {(limit_s,): count for limit_s, count in idle.job_counts.items()}
+        what = "Runs that did nothing for longer at a time."
+        yield _labelled_counter("gpusage_runs_idle", what, for_longer, jobs_by_limit)
+        idle_s: Counts = {(limit_s,): HOUR_S * idle_hours for limit_s, idle_hours in idle.hours.items()}
+        what = "GPU time of these runs in the longest such time of each."
+        yield _labelled_counter("gpusage_runs_idle_gpu_seconds", what, for_longer, idle_s)
         for position, (name, what) in enumerate(AMOUNTS.items()):
             seconds: Counts = {(gpu,): HOUR_S * astuple(amounts)[position] for gpu, amounts in hours.items()}
             yield _labelled_counter(f"gpusage_gpu_{name}_seconds", f"GPU time of runs {what}.", ("gpu",), seconds)

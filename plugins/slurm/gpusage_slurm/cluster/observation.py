@@ -74,6 +74,7 @@ def observe_cluster(catalogue: GpuCatalogue, own: SlurmSettings) -> Cluster:
     releases = gpusaged_may_change_jobs(settings, local_socket_candidates())
     return replace(
         cluster,
+        name=settings.get("clustername", ""),
         releases=releases,
         repeats=can_requeue_unseen(settings),
         repeats_slices=cluster.version >= REPLACING_VERSION,

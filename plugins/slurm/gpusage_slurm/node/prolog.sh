@@ -20,7 +20,7 @@ export PATH
 here=$(dirname "$(readlink -f "$0")")
 sample() { [ ! -x "$here/usage.sh" ] || "$here/usage.sh" begin; }
 root=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps} job=${SLURM_JOB_ID:-}
-rm -f "$root/granted/$job.back" "$root/walls/$job" # of an earlier start; the task prolog waits for them
+rm -f "$root/granted/${job:-none}".* "$root/walls/$job" # of an earlier start, or of an older job with this number
 
 # In a job that holds a share, Slurm sets the percentage and one device: a share lies on one GPU.
 for program in "$here/gpusage-mps" "$here/../../gpusage/node/dividing/gpusage-mps" "$here/../../../../core/gpusage/node/dividing/gpusage-mps"; do

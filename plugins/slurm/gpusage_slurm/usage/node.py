@@ -186,7 +186,7 @@ def _sample(folder: UsageSpool, job: SampledJob, note_memory: MemoryNote | None)
     if PERCENT_VARIABLE in os.environ:
         sm_count = whole_sm_count({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": job.devices[0]})
     surroundings = Surroundings(
-        has_partners=lambda: bool({*job.devices} & {*folder.devices_of_other_jobs(job.job_id)}),
+        count_partners=partial(folder.count_partners, job.job_id, job.devices),
         granted=partial(read_granted, job.job_id, folder=shares, sm_count=sm_count),
         note_memory=note_memory or (lambda *_: None),
     )

@@ -24,7 +24,7 @@ from gpusage_yarn.cluster import configuration as hadoop
 from gpusage_yarn.cluster.jmx import JmxReport
 from gpusage_yarn.doctor import queue_checks
 from gpusage_yarn.doctor.inspection import Inspection
-from gpusage_yarn.install.site import CAPACITY_SCHEDULER, SCHEDULER_CLASS
+from gpusage_yarn.install.site import CAPACITY_SCHEDULER, FOR_WHOLE_GPUS, ISOLATION, SCHEDULER_CLASS
 from gpusage_yarn.settings import YarnSettings
 from gpusage_yarn.share_plan import WHOLE_GPU
 
@@ -163,14 +163,16 @@ def listener(name: str, inspection: Inspection) -> Finding:
         observation = f"{_first_names(node.name for node in silent)} did not report: {silent[0].trouble}"
         return warned(name, observation, "check whether this host reaches their web addresses, and may read /jmx there")
 
-    versions = sorted({daemon.version for daemon in (*inspection.nodes, inspection.manager) if daemon})
+    versions = sorted(
+        {daemon.version for daemon in (*inspection.nodes, inspection.manager) if daemon and daemon.classes}
+    )
     if len(versions) > 1:
         return warned(name, f"versions {', '.join(versions)} run side by side", "put the same jar on every host")
-    return passed(name, f"runs on {len(inspection.nodes)} nodes, version {versions[0]}")
+    return passed(name, f"runs on {len(inspection.nodes)} nodes, version {versions[0]}; {ISOLATION}")
 
 
 def shares(name: str, inspection: Inspection) -> Finding:
-    """Tell nodes that offer other GPUs than they share out."""
+    """Tell nodes that offer other GPUs than they share out, and labels in which nobody can have a whole one."""
     offered = {node.name: node for node in inspection.snapshot.nodes} if inspection.snapshot else {}
     both = [
         each.name for each in offered.values() if each.total.share and each.gpus and each.name not in inspection.divided
@@ -192,6 +194,14 @@ def shares(name: str, inspection: Inspection) -> Finding:
         observation = f"{_first_names(both)} offer yarn.io/gpu as well: the same GPU may be given out twice"
         todo = "let gpusage.node.gpus name the shared GPUs, and yarn.nodemanager.resource-plugins.gpu others"
         return warned(name, observation, todo)
+
+    # The next try of a job that ran out of memory in a share asks for yarn.io/gpu, as its client did.
+    whole_labels = {node.label for node in offered.values() if node.gpus}
+    without_whole = sorted({node.label for node in offered.values() if node.total.share} - whole_labels)
+    if without_whole and inspection.settings.get(FOR_WHOLE_GPUS, "").strip().lower() == "false":
+        where = without_whole[0] or "nodes without a label"
+        observation = f"{FOR_WHOLE_GPUS} is false: who asks for yarn.io/gpu waits for ever in {where}"
+        return failed(name, observation, f"take {FOR_WHOLE_GPUS} out of yarn-site.xml; restart the ResourceManager")
     whole = sum(node.gpus for node in offered.values() if not node.total.share)
     others = f"; {whole} of other nodes are whole, as yarn.io/gpu" if whole else ""
     return passed(

@@ -38,7 +38,7 @@ from gpusage_yarn.cluster.jmx import (
 from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, build_cluster, read_snapshot
 from gpusage_yarn.install.classes import configured_classes, load_classes
-from gpusage_yarn.install.site import DEVICES, SCHEDULER_CLASS, SHARED_GPUS, are_gpus_divided
+from gpusage_yarn.install.site import DEVICES, FOR_WHOLE_GPUS, SCHEDULER_CLASS, SHARED_GPUS, are_gpus_divided
 from gpusage_yarn.settings import YarnSettings
 
 SETTINGS = (
@@ -51,6 +51,7 @@ SETTINGS = (
     "yarn.scheduler.minimum-allocation-mb",
     hadoop.SOCKET,
     "gpusage.switch-file",
+    FOR_WHOLE_GPUS,
 )
 
 

@@ -37,12 +37,13 @@ from gpusage_yarn.cluster.configuration import (
     SERVICE,
     SERVICES,
     SITE,
+    SOCKET,
     TYPES,
     conf_folder,
     final_settings,
     read_settings,
 )
-from gpusage_yarn.install.xml_block import with_block, without_block
+from gpusage_yarn.install.xml_block import block_settings, with_block, without_block
 from gpusage_yarn.settings import YarnSettings
 from gpusage_yarn.share_plan import SHARE
 
@@ -68,7 +69,13 @@ _VCORES = (
 SCHEDULER_CLASS = "yarn.resourcemanager.scheduler.class"
 CAPACITY_SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
 _RUNTIMES = "yarn.nodemanager.runtime.linux.allowed-runtimes"
-_FOR_WHOLE_GPUS = "gpusage.share.for-whole-gpus"
+FOR_WHOLE_GPUS = "gpusage.share.for-whole-gpus"
+ISOLATION = (
+    "variables of CUDA show each container its own GPU, and one that asked for none no GPU (gpusage.node.hide-gpus); "
+    "nvidia-smi shows all GPUs of the node"
+)
+_ROLES: Mapping[str, Role] = dict.fromkeys((RULES, PROCESSORS, ALLOCATOR, CALCULATOR, SOCKET), "rm")
+"""Whose a setting of ours is; all others are of nodes, unless each role has them."""
 _STOCK_ALLOCATOR = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator"
 
 
@@ -122,7 +129,8 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
         theirs = _own_settings(path)
         if name == RESOURCE_TYPES and TYPES not in theirs:  # Hadoop takes the list from yarn-site.xml as well
             theirs |= {key: value for key, value in _own_settings(site.folder / SITE).items() if key == TYPES}
-        ours = {key: value for key, value in _ours(site, name, theirs, configuration) if theirs.get(key) != value}
+        planned = dict(_ours(site, name, theirs, configuration))
+        ours = {key: value for key, value in planned.items() if theirs.get(key) != value}
 
         # What the site has declared final, in this file or in one that it includes, Hadoop takes from nobody else.
         for key, file in final_settings(path).items():
@@ -132,6 +140,11 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
                     "Add to its value there by hand, or take <final> away."
                 )
                 raise RequestError(message)
+
+        # A host may have several roles, and be installed for one after the other: what is of another role stays.
+        block = block_settings(read_text(path))
+        stays = {key for key in block if key not in planned and _ROLES.get(key, "node") not in site.roles}
+        ours = {key: ours.get(key, value) for key, value in block.items() if key in ours or key in stays} | ours
         edits.append(edit_of(path, with_block(read_text(path), ours, str(path))))
     if "rm" in site.roles:
         edits.append(edit_of(site.gpusage_toml, _toml(read_text(site.gpusage_toml), mode, site)))
@@ -140,13 +153,14 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
 
 def installation_notes(site: Site) -> tuple[str, ...]:
     """Return notes for the admin of *site* on an installation, a sentence each."""
+    isolation = (f"on nodes that offer shares, {ISOLATION}",) if "node" in site.roles else ()
     if "rm" not in site.roles:
-        return ()
+        return isolation
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
     share = configuration.of_manager(YarnSettings).share_resource
     theirs = _own_settings(site.folder / SCHEDULER)
     vcores = () if theirs.get(CALCULATOR, DEFAULT_CALCULATOR).strip() != DEFAULT_CALCULATOR else (_VCORES,)
-    return (*queues_without_shares(theirs, share), *vcores)
+    return (*queues_without_shares(theirs, share), *vcores, *isolation)
 
 
 def require_usable(settings: Mapping[str, str], site: Site) -> None:
@@ -157,9 +171,9 @@ def require_usable(settings: Mapping[str, str], site: Site) -> None:
     """
     scheduler = settings.get(SCHEDULER_CLASS, "").strip()
     runtimes = {word.strip() for word in settings.get(_RUNTIMES, "").split(",")} - {"", "default", "javasandbox"}
-    nobody_whole = settings.get(_FOR_WHOLE_GPUS, "").strip() == "false" and not are_gpus_divided(settings)
+    nobody_whole = settings.get(FOR_WHOLE_GPUS, "").strip().lower() == "false" and not are_gpus_divided(settings)
     message = ""
-    if "rm" in site.roles and scheduler not in ("", CAPACITY_SCHEDULER):
+    if scheduler not in ("", CAPACITY_SCHEDULER):
         message = (
             f"Scheduler must be the CapacityScheduler, which alone asks gpusage; {SCHEDULER_CLASS} is {scheduler}. "
             "Change to the CapacityScheduler, or leave gpusage out."
@@ -173,7 +187,7 @@ def require_usable(settings: Mapping[str, str], site: Site) -> None:
     elif "node" in site.roles and site.gpus and nobody_whole:
         message = (
             "Nodes that offer shares alone must give whole GPUs as well, which the next try of a job may need; "
-            f"{_FOR_WHOLE_GPUS} is false. Take it out, or divide the GPUs: {SHARED_GPUS} and {DEVICES}."
+            f"{FOR_WHOLE_GPUS} is false. Take it out, or divide the GPUs: {SHARED_GPUS} and {DEVICES}."
         )
     if message:
         raise RequestError(message)
@@ -223,7 +237,7 @@ def _ours(
             # A site's own allocator stays; Hadoop before 3.4 has no such key, and ignores it.
             if theirs.get(ALLOCATOR, "").strip() in ("", _STOCK_ALLOCATOR):
                 yield ALLOCATOR, CLASSES[ALLOCATOR]
-            yield "gpusage.daemon.socket", configuration.daemon.socket
+            yield SOCKET, configuration.daemon.socket
         if "node" in site.roles:
             yield from _of_nodes(site, theirs, share)
             if site.mps_command and configuration.sharing.across_users:

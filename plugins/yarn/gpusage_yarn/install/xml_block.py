@@ -59,6 +59,13 @@ def without_block(text: str | None) -> str | None:
     return None if bare != text and bare == _HEAD + _TAIL else bare
 
 
+def block_settings(text: str | None) -> dict[str, str]:
+    """Return the settings of our block in the file's *text*; none where it has none."""
+    match = _BLOCK.search(text or "")
+    block = ET.fromstring(f"<block>{match[0]}</block>") if match else ()  # noqa: S314 - as above
+    return {entry.findtext("name", ""): entry.findtext("value", "") for entry in block}
+
+
 def _block(settings: Mapping[str, str]) -> str:
     entries = "".join(
         f"  <property>\n    <name>{escape(name)}</name>\n    <value>{escape(value)}</value>\n  </property>\n"

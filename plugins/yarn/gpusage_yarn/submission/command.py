@@ -15,7 +15,7 @@ from gpusage.cli import documents, options, tables
 from gpusage.cli.cards.cached_advisor import with_cache
 from gpusage.cli.cards.first_run import learned_of_first_runs
 from gpusage.cli.cards.job_card import card_of
-from gpusage.decisions.advisor import Advisor, advisor
+from gpusage.decisions.advisor import Advisor, advisor, make_advisor
 from gpusage.graphs.card.text import decode
 from gpusage.service.configuration_watch import kill_reason
 from gpusage.settings.configuration import Configuration
@@ -95,7 +95,7 @@ def submit(
     configuration = load_configuration()
 
     # Without a model an earlier run of the same command may have shown one; this run then shows its own.
-    model_request = options.read_requests([model], run)[0] if model else None
+    model_request = options.read_request(model, run) if model else None
     record = None
     if model_request is None:
         record = record_of(line, submit_options.files, configuration.learning.capture, learns=submit_options.learns)
@@ -148,7 +148,7 @@ def _prepare_application(
     if ours:
         why = "the node says which GPU a container has, and how much of it"
         notes.insert(0, f"--env {', '.join(ours)} is left out: {why}")
-    advised = advisor().configured(configuration)
+    advised = make_advisor().configured(configuration)
     deciding = site_advisor(advised, configuration)
     if model_request is not None and model_request.first_run:
         deciding = replace(deciding, learned=learned_of_first_runs(configuration))

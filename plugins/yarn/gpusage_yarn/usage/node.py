@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from gpusage.node.dividing.granted import (
@@ -66,7 +66,8 @@ def main(words: Sequence[str]) -> None:
     # A container whose NodeManager has died goes on.
     if int(percent) < WHOLE_PERCENT and os.getppid() == parent and says_out_of_memory(os.environ):
         usage = replace(usage, outcome="out_of_memory")
-    if usage.gpu:
+    # A node may have no driver's library to name its GPU, and see a miss all the same.
+    if usage.gpu or usage.outcome == "out_of_memory":
         append_report(folder, usage)
 
 
@@ -112,7 +113,7 @@ def _sampled(folder: UsageSpool, job: SampledJob, percent: int) -> Usage:
     device_file, parent = folder.file(job.job_id, "device"), os.getppid()
     device_file.write_text(",".join(job.devices))
     surroundings = Surroundings(
-        has_partners=lambda: bool({*job.devices} & {*folder.devices_of_other_jobs(job.job_id)}),
+        count_partners=partial(folder.count_partners, job.job_id, job.devices),
         granted=cache(lambda: read_allocation(percent, os.environ)),
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from gpusage.cli import main
+from gpusage.decisions.advisor import advisor
 
 GPT2 = str(Path(__file__).parents[4] / "examples" / "models" / "gpt2.onnx")
 
@@ -26,6 +28,14 @@ def step_s(*words: str) -> float:
 def write_site(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (folder / "gpusage.toml").write_text(text)
     monkeypatch.setenv("GPUSAGE_CONFIG", str(folder / "gpusage.toml"))
+    advisor.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def site_of_this_host() -> Iterator[None]:
+    """Forget the test's site at the end."""
+    yield
+    advisor.cache_clear()
 
 
 def test_a_jobs_word_goes_before_the_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning import step_fit, step_samples
 from gpusage_lab.learning.artifacts import FOLDER
 from gpusage_lab.learning.profiled import WITHOUT_GPU, profiled
+from gpusage_lab.learning.step_time import fitted_by_family
 from gpusage_lab.learning.targets import TARGETS
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.profiling.crew import Measured
@@ -98,6 +99,11 @@ def test_a_gpus_table_is_learned_from_and_scored_as_a_campaign(trained: Path) ->
     text = invoked("evaluate", "--data", trained)
     assert "profile lent train: h200-sxm5-141gb" in text  # as a GPU that no other row is of
     assert "Memory: measured by gpusage profile" in text
+
+
+def test_two_targets_share_the_fits_of_families(trained: Path) -> None:
+    data = DataFolder(trained)
+    assert fitted_by_family(data) is fitted_by_family(data)
 
 
 def test_training_twice_gives_the_same_bytes_and_the_shipped_artifacts_are_left_alone(

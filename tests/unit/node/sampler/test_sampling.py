@@ -52,11 +52,9 @@ class Clock:
         return len(self.pauses_s) >= self.sample_count
 
 
-def sampled(
-    readings: Sequence[GpuReading | Exception], *, partners: bool = False, samples: int = 3
-) -> tuple[Usage, Clock]:
+def sampled(readings: Sequence[GpuReading | Exception], *, partners: int = 0, samples: int = 3) -> tuple[Usage, Clock]:
     clock = Clock(samples)
-    surroundings = Surroundings(has_partners=lambda: partners, granted=lambda: Allocation(share_percent=40))
+    surroundings = Surroundings(count_partners=lambda: partners, granted=lambda: Allocation(share_percent=40))
     return Sampling(JOB, Gpus(list(readings)), surroundings).run(clock.wait, lambda _: None), clock
 
 
@@ -85,12 +83,13 @@ def test_without_a_gpu_that_can_be_read_nothing_is_known() -> None:
 
 def test_a_job_is_not_alone_beside_another_process_or_another_job() -> None:
     reading = GpuReading(name="V100", process_memory_bytes={os.getpid(): 5})
-    assert sampled([reading])[0].alone_s == 0
-    assert sampled([GpuReading(name="V100")], partners=True)[0].alone_s == 0
+    usage, crowded = sampled([reading])[0], sampled([GpuReading(name="V100")], partners=3)[0]
+    assert (usage.alone_s, usage.held_s) == (0, usage.sampled_s / 2)
+    assert (crowded.alone_s, crowded.held_s) == (0, pytest.approx(crowded.sampled_s / 4))
 
 
 def test_what_is_known_so_far_is_kept_at_the_start() -> None:
     stored: list[Usage] = []
-    surroundings = Surroundings(has_partners=lambda: False, granted=lambda: None)
+    surroundings = Surroundings(count_partners=lambda: 0, granted=lambda: None)
     Sampling(JOB, Gpus([GpuReading(name="V100")]), surroundings).run(lambda _: True, stored.append)
     assert [usage.job_id for usage in stored] == ["7"]

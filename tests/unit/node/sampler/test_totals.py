@@ -15,8 +15,8 @@ from gpusage.node.sampler.sampling import Sample, Totals, add_sample, job_memory
 from gpusage_hooks.types import GpuReading
 
 
-def sample(at_s: float, *readings: GpuReading, memory_bytes: int | None = None, alone: bool = True) -> Sample:
-    return Sample(at_s=at_s, readings=readings, memory_bytes=memory_bytes, alone=alone)
+def sample(at_s: float, *readings: GpuReading, memory_bytes: int | None = None, jobs: int = 1) -> Sample:
+    return Sample(at_s=at_s, readings=readings, memory_bytes=memory_bytes, job_count=jobs)
 
 
 def reading(**known: float) -> GpuReading:
@@ -99,8 +99,13 @@ def test_a_counter_that_begins_anew_costs_that_look_alone() -> None:
 
 
 def test_time_with_others_at_either_end_is_not_alone() -> None:
-    samples = [sample(0), sample(10), sample(20, alone=False), sample(30), sample(45)]
+    samples = [sample(0), sample(10), sample(20, jobs=4), sample(30), sample(45)]
     assert (summed(samples).alone_s, summed(samples).sampled_s) == (25, 45)
+
+
+def test_each_of_four_jobs_on_a_gpu_keeps_a_quarter_of_it() -> None:
+    samples = [sample(0), sample(10), sample(20, jobs=2), sample(30, jobs=4), sample(50, jobs=4)]
+    assert summed(samples).held_s == 10 + 10 / 2 + 10 / 4 + 20 / 4
 
 
 def test_memory_is_the_peak_of_the_own_processes_on_the_fullest_gpu() -> None:
@@ -115,17 +120,17 @@ def test_memory_is_the_peak_of_the_own_processes_on_the_fullest_gpu() -> None:
 
 SHARE = st.none() | st.floats(0, 1)
 SAMPLES = st.builds(
-    lambda share, energy_j, alone: (GpuReading(name="g", gpu_utilization=share, energy_j=energy_j), alone),
+    lambda share, energy_j, jobs: (GpuReading(name="g", gpu_utilization=share, energy_j=energy_j), jobs),
     SHARE,
     st.none() | st.floats(0, 1e9),
-    st.booleans(),
+    st.integers(1, 5),
 )
 
 
 @given(samples=st.lists(SAMPLES, max_size=12), pause_s=st.floats(0.01, 100))
-def test_any_looks_add_up_to_possible_figures(samples: list[tuple[GpuReading, bool]], pause_s: float) -> None:
-    totals = summed([sample(pause_s * place, seen, alone=alone) for place, (seen, alone) in enumerate(samples)])
-    assert 0 <= totals.alone_s <= totals.sampled_s
+def test_any_looks_add_up_to_possible_figures(samples: list[tuple[GpuReading, int]], pause_s: float) -> None:
+    totals = summed([sample(pause_s * place, seen, jobs=jobs) for place, (seen, jobs) in enumerate(samples)])
+    assert 0 <= totals.alone_s <= totals.held_s + 1e-6 <= totals.sampled_s + 2e-6
     share = totals.mean("gpu_utilization")
     assert share is None or 0 <= share <= 1
     assert totals.energy_j is None or totals.energy_j >= 0

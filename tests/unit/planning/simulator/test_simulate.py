@@ -277,6 +277,13 @@ def test_a_mistyped_number_of_gpus_takes_no_memory(tmp_path: Path) -> None:
         run("--generate", "5", "--cluster", str(cluster))
 
 
+def test_what_is_freed_has_its_smallest_and_largest_beside_it() -> None:
+    words = ["--generate", "100", "--policy", "slots", "--policy", "packing", "--repetitions", "2"]
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(commands.simulate, words).stdout
+    row = next(line for line in shown.splitlines() if line.startswith("packing / slots"))
+    assert re.search(r"\) +-?\d+ \(-?\d+(-| to )-?\d+\)$", row.rstrip()), row
+
+
 def test_waits_and_fairness_are_in_the_table_of_ratios() -> None:
     words = ["--generate", "300", "--policy", "slots", "--policy", "packing", "--repetitions", "1"]
     run = partial(CliRunner(env={"COLUMNS": "200"}).invoke, commands.simulate)

@@ -83,6 +83,9 @@ def finding(evidence: Evidence, check: str) -> Finding:
     return next(actual for actual in run_checks(evidence) if actual.check == check)
 
 
+UNWRITTEN = {"lost": 0, "waiting": 2, "error": "full"}
+
+
 @pytest.mark.parametrize(
     ("changes", "check", "verdict", "words"),
     [
@@ -258,7 +261,7 @@ def test_enforce_is_refused_while_shares_are_neither_tracked_nor_billed(
         ("answers in time", {"own": OWN}, "warn", "fix that first"),
         ("store", {"own": OWN}, "warn", "fix that first"),
         ("dry run", {"dry_run_arrived": False}, "fail", "slurmctld's log"),
-        ("store", {"own": replace(OWN, status={"records": {"lost": 2, "error": "full"}})}, "warn", "check sqlite"),
+        ("store", {"own": replace(OWN, status={"records": UNWRITTEN})}, "warn", "check sqlite"),
         ("kill switch", {"own": replace(OWN, killed=True)}, "warn", "remove it"),
         ("PySlurm", {"pyslurm": (22, 5)}, "warn", "matching"),
     ],

@@ -209,9 +209,10 @@ def test_other_nodes_of_the_machine_are_left_alone(folder: UsageSpool) -> None:
     other.save(ENDED)
     other.file("7", "device").write_text("0")
     assert list(folder.finished_runs()) == []
-    assert list(folder.devices_of_other_jobs("8")) == []
-    assert list(other.devices_of_other_jobs("8")) == ["0"]
-    assert list(other.devices_of_other_jobs("7")) == []
+    other.file("9", "device").write_text("1,2")
+    assert folder.count_partners("8", ["0"]) == 0
+    assert [other.count_partners("8", devices) for devices in (["0"], ["3", "0"], ["0", "1", "2"])] == [1, 1, 2]
+    assert other.count_partners("7", ["0"]) == 0
 
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gpusage.settings.configuration_file import default_configuration
 from gpusage_yarn.actions import describe
 from gpusage_yarn.cluster.configuration import ALLOCATOR, CLASSES, PROCESSORS, RULES
 from gpusage_yarn.cluster.jmx import JmxReport
-from gpusage_yarn.cluster.snapshot import build_cluster, read_snapshot
+from gpusage_yarn.cluster.snapshot import MASTER, build_cluster, read_snapshot
 from gpusage_yarn.doctor.checks import run_checks
 from gpusage_yarn.doctor.inspection import Inspection, ManagerUser, listener_uid, manager_user
 from gpusage_yarn.install.classes import configured_classes
@@ -145,6 +145,20 @@ def test_a_node_that_offers_its_gpus_twice_is_told(healthy: Inspection) -> None:
     assert finding(divided, "shares of nodes").verdict == "pass"
 
 
+def test_a_label_in_which_nobody_can_have_a_whole_gpu_is_told(healthy: Inspection) -> None:
+    off = replace(healthy, settings={**healthy.settings, "gpusage.share.for-whole-gpus": "False"})
+    result = finding(off, "shares of nodes")
+    assert (result.verdict, "waits for ever in a100" in result.observation) == ("fail", True)
+    bought = tuple(replace(node, name=f"{node.name}0", gpus=1, total=MASTER) for node in off.snapshot.nodes)  # type: ignore[union-attr]
+    others = changed_view(off, nodes=(*off.snapshot.nodes, *bought))  # type: ignore[union-attr]
+    assert finding(others, "shares of nodes").verdict == "pass"
+
+
+def test_what_is_not_isolated_is_said_where_all_is_well(healthy: Inspection) -> None:
+    observation = finding(healthy, "node listener").observation
+    assert "one that asked for none no GPU (gpusage.node.hide-gpus); nvidia-smi shows all GPUs" in observation
+
+
 def test_a_queue_with_absolute_resources_and_no_shares_is_told_with_the_lines_to_write(healthy: Inspection) -> None:
     queue = healthy.snapshot.queues[0]  # type: ignore[union-attr]
     bare = replace(queue, missing={"v100": ("NAME=[memory=1,gpusage.io/share=100]",)})
@@ -168,6 +182,8 @@ def test_a_limit_that_lets_few_masters_run_is_told_by_their_number(healthy: Insp
 def test_two_versions_side_by_side_are_a_warning(healthy: Inspection) -> None:
     nodes = (replace(healthy.nodes[0], version="2"), *healthy.nodes[1:])
     assert finding(replace(healthy, nodes=nodes), "node listener").verdict == "warn"
+    bare = replace(healthy, manager=JmxReport(name="ResourceManager"))  # which has none
+    assert finding(bare, "node listener").verdict == "pass"
 
 
 def test_a_cluster_without_our_resource_type_is_told_so(healthy: Inspection) -> None:

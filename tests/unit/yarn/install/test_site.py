@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -160,6 +162,32 @@ def test_each_host_gets_what_its_daemons_read(site: Site) -> None:
     assert not site.gpusage_toml.exists()
 
 
+def test_the_roles_of_one_host_add_up_in_any_order(site: Site) -> None:
+    before = {path.name: path.read_bytes() for path in site.folder.iterdir()}
+    hosts: list[Role] = ["rm", "node", "client"]
+    for role in (*hosts, "rm"):
+        make_edits(plan_installation(replace(site, roles=frozenset({role}))))
+    both = settings(site, "yarn-site.xml")
+    assert {RULES, LISTENERS, SAMPLER, "gpusage.daemon.socket", "gpusage.node.mps-command"} <= both.keys()
+    assert settings(site, "capacity-scheduler.xml")[CALCULATOR] == CLASSES[CALCULATOR]
+    for role in hosts:
+        assert not any(edit.changes for edit in plan_installation(replace(site, roles=frozenset({role}))))
+
+    # What a role has no more goes, and so does what the site has taken up itself.
+    own = f"<property><name>{TYPES}</name><value>gpusage.io/share,x/y</value></property>\n</configuration>\n<!-- end"
+    path = site.folder / "yarn-site.xml"
+    path.write_text(path.read_text().replace("</configuration>\n<!-- end", own))
+    make_edits(plan_installation(replace(site, roles=frozenset({"node"}), mps_command="")))
+    assert both.keys() - settings(site, path.name).keys() == {
+        "gpusage.node.mps-command",
+        f"{SERVICES}.gpusage_mps.class",
+    }
+    assert TYPES not in settings(site, "resource-types.xml")
+    make_edits(plan_uninstallation(site))
+    path.write_text(path.read_text().replace(own, "</configuration>\n<!-- end"))
+    assert {path.name: path.read_bytes() for path in site.folder.iterdir() if path != site.libexec} == before
+
+
 def test_lists_that_stand_in_an_included_file_keep_their_items(site: Site) -> None:
     """Our block wins over the included file: what it forgot would be gone, mapreduce_shuffle for example."""
     included = site.folder / "shuffle.xml"
@@ -227,32 +255,28 @@ def test_gpus_that_are_on_offer_whole_are_not_offered_again(site: Site, file: st
     assert plan_installation(site)
 
 
+def test_a_scheduler_that_does_not_ask_us_is_refused_on_every_host(site: Site) -> None:
+    name = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fair.FairScheduler"
+    with_property(site, "yarn-site.xml", "yarn.resourcemanager.scheduler.class", name)
+    for role in get_args(Role):
+        with pytest.raises(RequestError, match=r"must be the CapacityScheduler, .*class is .*\.FairScheduler\."):
+            plan_installation(find_site(site.folder, frozenset({role})))
+
+
 @pytest.mark.parametrize(
-    ("role", "name", "value", "sentence"),
+    ("name", "value", "sentence"),
     [
-        (
-            "rm",
-            "yarn.resourcemanager.scheduler.class",
-            "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fair.FairScheduler",
-            r"must be the CapacityScheduler, .*class is .*\.FairScheduler\.",
-        ),
-        (
-            "node",
-            "yarn.nodemanager.runtime.linux.allowed-runtimes",
-            "default, docker",
-            "must run outside Docker .* docker",
-        ),
-        ("node", "gpusage.share.for-whole-gpus", "false", "must give whole GPUs as well, .* is false"),
+        ("yarn.nodemanager.runtime.linux.allowed-runtimes", "default, docker", "must run outside Docker .* docker"),
+        ("gpusage.share.for-whole-gpus", "False", "must give whole GPUs as well, .* is false"),
     ],
 )
 def test_a_site_where_shares_cannot_do_what_they_promise_is_refused(
-    site: Site, role: Role, name: str, value: str, sentence: str
+    site: Site, name: str, value: str, sentence: str
 ) -> None:
-    other: Role = "rm" if role == "node" else "node"
     with_property(site, "yarn-site.xml", name, value)
-    assert plan_installation(find_site(site.folder, frozenset({other}), gpus=4))
+    assert plan_installation(find_site(site.folder, frozenset({"rm"}), gpus=4))
     with pytest.raises(RequestError, match=sentence):
-        plan_installation(find_site(site.folder, frozenset({role}), gpus=4))
+        plan_installation(find_site(site.folder, frozenset({"node"}), gpus=4))
 
 
 def test_what_yarn_has_by_itself_is_no_reason_to_refuse(site: Site) -> None:
@@ -277,12 +301,14 @@ def test_a_queue_with_absolute_resources_and_no_shares_is_told_with_what_to_add(
         ["root.old"],
         ["root.lab.vision"],
         [],  # on vcores
+        [],  # on isolation
     ]
     assert (
         "accessible-node-labels.v100.capacity has none. Add gpusage.io/share=100 for each GPU"
         in installation_notes(site)[1]
     )
-    assert installation_notes(find_site(site.folder, frozenset({"node"}))) == ()
+    (isolation,) = installation_notes(find_site(site.folder, frozenset({"node"})))
+    assert "one that asked for none no GPU (gpusage.node.hide-gpus); nvidia-smi shows all GPUs" in isolation
 
 
 def test_a_property_that_is_final_is_the_admin_s_to_set(site: Site) -> None:

@@ -100,15 +100,24 @@ def test_of_many_logs_only_some_are_read_and_stderr_first(tmp_path: Path) -> Non
     assert says_out_of_memory(environment)
 
 
-@pytest.mark.parametrize(("dies", "outcome"), [("container", "out_of_memory"), ("NodeManager", "unknown")])
-def test_a_container_that_outlives_its_nodemanager_has_not_ended(dies: str, outcome: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dies", "driver", "outcome"),
+    [
+        ("container", "library", "out_of_memory"),
+        ("container", "none", "out_of_memory"),
+        ("NodeManager", "library", "unknown"),
+    ],
+)
+def test_a_container_that_outlives_its_nodemanager_has_not_ended(
+    dies: str, driver: str, outcome: str, tmp_path: Path
+) -> None:
     logs, folder = tmp_path / "logs", tmp_path / "usage"
     logs.mkdir()
     (logs / "stderr").write_text(FAILED_TASK)
     (tmp_path / "facts").write_text("utilization 40\n")
     environment = {
         "PATH": os.environ["PATH"],
-        "LD_LIBRARY_PATH": str(built_nvml(tmp_path)),
+        "LD_LIBRARY_PATH": str(built_nvml(tmp_path)) if driver == "library" else "",
         "NVML_STANDIN": str(tmp_path / "facts"),
         "GPUSAGE_OUT_OF_MEMORY": WORDS,
         "GPUSAGE_LOGS": str(logs),

@@ -36,8 +36,8 @@ import org.slf4j.LoggerFactory;
  * but one, and does not say whose the devices are. What is bound stands in the NodeManager's own state store, as its own plugins' devices do.
  *
  * <p>It runs in the NodeManager's dispatcher, which ends the NodeManager at whatever is thrown, errors of linking after a jar was replaced
- * included: so its entry points keep these, too. Nothing here waits, but what is bound is written to the state store. A share that is not bound does not run, whatever the reason: two containers
- * would have one GPU. The switch ends no binding, because the share was given before.
+ * included: so its entry points keep these, too. Nothing here waits, but what is bound is written to the state store. A share that is not bound
+ * does not run, whatever the reason: two containers would have one GPU. The switch ends no binding, because the share was given before.
  */
 @InterfaceAudience.Public
 @InterfaceStability.Evolving

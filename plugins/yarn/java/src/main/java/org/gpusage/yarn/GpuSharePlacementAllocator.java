@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 package org.gpusage.yarn;
 
+import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
 import org.apache.hadoop.classification.InterfaceAudience;
 import org.apache.hadoop.classification.InterfaceStability;
-import org.apache.hadoop.thirdparty.com.google.common.cache.CacheBuilder;
-import org.apache.hadoop.thirdparty.com.google.common.cache.CacheLoader;
-import org.apache.hadoop.thirdparty.com.google.common.cache.LoadingCache;
 import org.apache.hadoop.thirdparty.com.google.common.collect.Iterators;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Priority;
@@ -56,17 +53,16 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
 
   private List<Integer> chosen;
 
-  /** What the scheduler takes containers' tags from; nothing else of it is read. It is slow to make, and all containers on a GPU carry the same. */
-  private static final LoadingCache<Set<String>, SchedulingRequest> TAGGED = CacheBuilder.newBuilder().maximumSize(10_000).build(
-      CacheLoader.from(tags -> SchedulingRequest.newBuilder().priority(Priority.newInstance(0)).allocationTags(tags).build()));
+  /** What the scheduler takes a container's tags from, and nothing else, by its GPUs: it is slow to make. The scheduler's locks guard it. */
+  private final Map<List<Integer>, SchedulingRequest> tagged = new HashMap<>();
 
   /** A stock request, with the tags that the container is to carry. */
   private static final class Bound extends ContainerRequest {
     private final SchedulingRequest tagged;
 
-    private Bound(ContainerRequest stock, Set<String> tags) {
+    private Bound(ContainerRequest stock, SchedulingRequest tagged) {
       super(stock.getResourceRequests());
-      tagged = TAGGED.getUnchecked(tags);
+      this.tagged = tagged;
     }
 
     @Override
@@ -121,12 +117,19 @@ public class GpuSharePlacementAllocator<N extends SchedulerNode> extends Localit
     try {
       List<Integer> gpus = requested == 0 || node == chosenNode && chosen != null ? chosen : choose(node, requested);
       chosenNode = null; // it serves one container
-      Set<String> tags = requested == 0 ? null : NodeGpus.tags(gpus, threads, apart != null);
-      return tags == null || tags.isEmpty() ? stock : new Bound(stock, tags);
+      return requested == 0 || gpus.isEmpty() ? stock : new Bound(stock, tagged(gpus));
     } catch (Exception | LinkageError failure) {
       Metrics.recordFailure("allocator.allocate", failure);
       return stock;
     }
+  }
+
+  private SchedulingRequest tagged(List<Integer> gpus) {
+    if (tagged.size() > NodeGpus.MOST_GPUS) {
+      tagged.clear(); // sets of several GPUs are many
+    }
+    return tagged.computeIfAbsent(gpus, numbers ->
+        SchedulingRequest.newBuilder().priority(Priority.newInstance(0)).allocationTags(NodeGpus.tags(numbers, threads, apart != null)).build());
   }
 
   List<Integer> choose(SchedulerNode node, long requested) {

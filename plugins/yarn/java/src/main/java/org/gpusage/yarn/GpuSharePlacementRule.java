@@ -138,7 +138,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
         conf.getTrimmed(YarnConfiguration.AM_DEFAULT_NODE_LABEL, ""), NodeLabels.defaultLabel(rm, queue));
     boolean isLeft = conf.getBoolean(YarnConfiguration.AM_ALLOW_NON_EXCLUSIVE_ALLOCATION, false) && NodeLabels.isLeftToYarn(rm, requested);
     String label = !named.isEmpty() || isLeft ? named : NodeLabels.labelForGpus(rm, queue, requested, false);
-    boolean asShares = NodeLabels.offersOnlyShares(rm, label);
+    boolean asShares = NodeLabels.becomesShares(rm, label, requested);
     if (!asShares && (label.isEmpty() || label.equals(named))) {
       return;
     }
@@ -171,8 +171,8 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
    */
   private void label(ApplicationSubmissionContext application, Plan plan) {
     String queue = application.getQueue();
-    List<String> usable = NodeLabels.roomyFirst(
-        rm, NodeLabels.usable(rm, queue, plan.labels), plan.container(Settings.shareResource(conf)));
+    Resource container = plan.container(Settings.shareResource(conf));
+    List<String> usable = NodeLabels.roomyFirst(rm, NodeLabels.usable(rm, queue, plan.labels, container), container);
     if (!isEmpty(application.getNodeLabelExpression()) || usable.isEmpty()) {
       return;
     }

@@ -17,6 +17,7 @@ import java.util.Random;
 import java.util.Set;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
@@ -148,7 +149,7 @@ class NodeGpusTest {
     running.add(
         ProcessorTest.answering(
             RMContainer.class,
-            "getAllocatedResource", vector(64, 1, 0, share),
+            "getContainer", Container.newInstance(null, null, "", vector(64, 1, 0, share), null, null),
             "getAllocationTags", tags,
             "getApplicationAttemptId", ApplicationAttemptId.newInstance(APPLICATION, 1)));
   }

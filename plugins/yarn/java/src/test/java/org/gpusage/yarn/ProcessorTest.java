@@ -64,6 +64,12 @@ class ProcessorTest {
     response.setMaximumResourceCapability(vector(8192, 32, 0, 200));
     processor(true).registerApplicationMaster(ApplicationAttemptId.newInstance(APPLICATION, 1), null, response);
     assertEquals(vector(8192, 32, 2, 200), response.getMaximumResourceCapability());
+    response.setMaximumResourceCapability(vector(8192, 32, 1, 200)); // of whole nodes beside them
+    processor(true).registerApplicationMaster(ApplicationAttemptId.newInstance(APPLICATION, 1), null, response);
+    assertEquals(vector(8192, 32, 2, 200), response.getMaximumResourceCapability());
+    response.setMaximumResourceCapability(vector(8192, 32, 4, 200));
+    processor(true).registerApplicationMaster(ApplicationAttemptId.newInstance(APPLICATION, 1), null, response);
+    assertEquals(vector(8192, 32, 4, 200), response.getMaximumResourceCapability());
     response.setMaximumResourceCapability(vector(8192, 32, 0, 200));
     processor(false).registerApplicationMaster(ApplicationAttemptId.newInstance(APPLICATION, 1), null, response);
     assertEquals(vector(8192, 32, 0, 200), response.getMaximumResourceCapability());

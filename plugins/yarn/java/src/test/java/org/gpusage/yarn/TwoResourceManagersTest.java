@@ -17,6 +17,7 @@ import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
@@ -143,7 +144,7 @@ class TwoResourceManagersTest {
   private static RMContainer container(long share, int gpu, ApplicationId application) {
     return ProcessorTest.answering(
         RMContainer.class,
-        "getAllocatedResource", vector(64, 1, 0, share),
+        "getContainer", Container.newInstance(null, null, "", vector(64, 1, 0, share), null, null),
         "getAllocationTags", NodeGpus.tags(Collections.singletonList(gpu), 0, false),
         "getApplicationAttemptId", ApplicationAttemptId.newInstance(application, 1));
   }

@@ -55,6 +55,9 @@ class WholeGpuLabelsTest {
   private final Map<NodeId, FiCaSchedulerNode> scheduled = new HashMap<>();
   private final Configuration conf = new Configuration(false);
 
+  /** The label that a request names itself. */
+  private String named;
+
   @TempDir Path folder;
 
   @Test
@@ -97,6 +100,18 @@ class WholeGpuLabelsTest {
   }
 
   @Test
+  void whatOnlyAShareNodeOfItsLabelHoldsBecomesShares() throws Exception {
+    node("v100", true, vector(8192, 32, 2, 0), true);
+    node("v100", true, vector(8192, 32, 0, 400), false);
+    assertRequest(2, "v100", vector(64, 1, 2, 0));
+    assertRequest(4, "v100", vector(64, 1, 0, 400));
+    named = "v100";
+    assertRequest(2, "v100", vector(64, 1, 2, 0));
+    assertRequest(4, "v100", vector(64, 1, 0, 400));
+    assertRequest(5, "v100", vector(64, 1, 5, 0));
+  }
+
+  @Test
   void oneWithPlacementConstraintsBecomesSharesWhereAnyLabelOffersTheseAlone() throws Exception {
     node("v100", false, vector(8192, 32, 4, 0), true);
     assertEquals(vector(64, 1, 1, 0), constrained());
@@ -122,6 +137,7 @@ class WholeGpuLabelsTest {
 
   private void assertRequest(long gpus, String label, Resource capability) throws Exception {
     ResourceRequest ask = RequestConverterTest.ask(64, gpus, 0, 1);
+    ask.setNodeLabelExpression(named);
     AllocateRequest request = AllocateRequest.newBuilder().askList(Collections.singletonList(ask)).build();
     allocate(request);
     ResourceRequest seen = request.getAskList().get(0);
