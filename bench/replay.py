@@ -41,6 +41,8 @@ MANAGERS: Mapping[str, Callable[[], AbstractContextManager[Manager]]] = {
     "yarn": YarnManager.started,
 }
 SLACK_S = 300.0
+START_FACTORS = tuple(0.5 + number / 20 for number in range(21))
+"""Of the time of a start, one simulation each: 0.1 s of the real clock decides on which GPU type a long job is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +136,18 @@ def replay(manager: Manager, state: str, jobs: Jobs, predictor: Predictor) -> Re
 def repetition(runs: Mapping[str, Replayed], jobs: Jobs, predictor: Predictor) -> Repetition:
     """Return the figures of one repetition, the simulator's beside."""
     predicted_shares = predictor.shares(jobs)
+    delays = {state: comparison.delays_of(run.stays, predictor.compression) for state, run in runs.items()}
+    start_s = {state: predictor.site.timing.start_s or each.start_s for state, each in delays.items()}
     return Repetition(
         real={
             state: comparison.outcome_of(run.stays, run.busy_s, len(predictor.site.gpus)) for state, run in runs.items()
         },
-        simulated=_outcomes(predictor.predicted(jobs)),
-        at_once=_outcomes(predictor.predicted(jobs, at_once=True)),
-        delays={state: comparison.delays_of(run.stays, predictor.compression) for state, run in runs.items()},
+        simulations=[
+            _outcomes(predictor.predicted(jobs, {state: factor * start_s[state] for state in STATES}))
+            for factor in START_FACTORS
+        ],
+        at_once=_outcomes(predictor.predicted(jobs)),
+        delays=delays,
         backfilled={state: run.backfilled for state, run in runs.items() if run.backfilled is not None},
         differing=sum(one != other for one, other in zip(predicted_shares, runs["on"].shares, strict=True)),
         stays={state: run.stays for state, run in runs.items()},

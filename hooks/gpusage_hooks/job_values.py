@@ -51,7 +51,7 @@ _SPELLINGS: Mapping[str, str] = {
     "train": "training",
     "infer": "inference",
     # Optimizers, by what they keep for each weight: one number or two
-    "momentum": "nesterov sgdm lion rmsprop adagrad muon",
+    "momentum": "nesterov sgdm lion rmsprop adagrad",
     "adam": "nadam radam adamax lamb",
     # transformers' TrainingArguments(optim=...)
     "adamw": "adamw_torch adamw_torch_fused adamw_hf paged_adamw_32bit paged_adamw",

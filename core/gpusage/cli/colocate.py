@@ -56,7 +56,7 @@ def colocate(
         raise click.UsageError(message, context)
 
     jobs = []
-    for request in options.read_requests(models, run):
+    for request in [options.read_request(model, run) for model in models]:
         graph = read_graph(advisor(), request.model, dict(request.workload.shape))
         jobs.append(Job(request_with_model_settings(request, graph), graph))
     needs = [advisor().predict(job.graph, job.request.workload, [row])[0] for job in jobs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -66,7 +66,7 @@ class Parsed(_ParamType):
 
 
 def job_options(*names: str) -> Callable[[Function], Function]:
-    """Add the options of the keys *names*, by default of all; a command hands them on to `read_requests`."""
+    """Add the options of the keys *names*, by default of all; a command hands them on to `read_request`."""
     rows = [JOB_KEYS[name] for name in names] or [row for row in JOB_KEYS.values() if row.name not in _COMMENT_ONLY]
 
     def add(function: Function) -> Function:
@@ -173,17 +173,13 @@ models_argument = click.argument("models", metavar="MODEL...", nargs=-1, require
 """Adds one or more models as ``models``."""
 
 
-def _split_names(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the names in *values*, of which each may hold several, with commas between them."""
-    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
-
-
 gpus_option = click.option(
     "--gpu",
     "gpu_names",
     metavar="NAME",
     multiple=True,
-    callback=_split_names,
+    # Each value may hold several, with commas between them.
+    callback=lambda _, __, values: tuple(filter(None, map(str.strip, ",".join(values).split(",")))),
     help="GPU to predict for; or several, by commas or repeated.  [default: one of each generation]",
     shell_complete=complete_gpu,
 )
@@ -225,11 +221,6 @@ def read_request(word: str, options: Mapping[str, Any]) -> ModelRequest:
         message = f"Model {word!r} must be one to predict; got 'gpusage=off'. Remove it."
         raise RequestError(message)
     return request
-
-
-def read_requests(models: Sequence[str], options: Mapping[str, Any]) -> list[ModelRequest]:
-    """Return the request of each of *models*; see `read_request`."""
-    return [read_request(word, options) for word in models]
 
 
 def resolve_model_path(folder: Path, model: str) -> str:

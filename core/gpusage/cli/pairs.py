@@ -111,7 +111,7 @@ def _own(line: Cells) -> Pair:
 def _request(line: Cells, name: str) -> ModelRequest:
     text = line.text(name) or line.refuse(name, "a model with its options")
     try:
-        return options.read_requests([text], {})[0]
+        return options.read_request(text, {})
     except GpuUsageError as error:
         message = f"Column {name!r} of {line.where} must be a model with its options; got: {error}"
         raise RequestError(message) from error
@@ -132,7 +132,7 @@ def _profiled(lines: Sequence[Cells]) -> Iterator[Pair]:
         if len(pair) != len(("job", "partner")) or not all(rate for _, rate in pair):
             continue
         for (line, rate), (other, _) in permutations(pair):
-            job, partner = options.read_requests([_job(line), _job(other)], {})
+            job, partner = (options.read_request(_job(each), {}) for each in (line, other))
             slowdown = (rate or 0.0) / line.number("steps_per_s", above=0.0)
             if not LEAST_SLOWDOWN <= slowdown <= MOST_SLOWDOWN:
                 rule = f"from 1/{MOST_SLOWDOWN:g} to {1 / LEAST_SLOWDOWN:g} of the rate alone"

@@ -5,6 +5,7 @@ An observed figure takes the place of a predicted one: a plugin's first, then th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -229,10 +230,8 @@ class Predictor:
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
     ) -> tuple[GpuNeed, ...]:
         if graph.fixed_batch_size not in (None, workload.batch_size):
-            message = (
-                f"Model {graph.name!r} must be run at the batch size it was exported for, {graph.fixed_batch_size}; "
-                f"got batch={workload.batch_size}. {DYNAMIC_BATCH}."
-            )
+            rule = f"be run at its only batch size, {graph.fixed_batch_size}; got batch={workload.batch_size}"
+            message = f"Model {graph.name!r} must {rule}. {DYNAMIC_BATCH}, or leave batch out."
             raise GraphError(message)
         if workload.processes > 1:
             boards, nothing = [self.catalogue.find(gpu.board) for gpu in gpus], [NOTHING_KNOWN] * len(gpus)
@@ -328,9 +327,10 @@ def with_model_settings(workload: Workload, named: Collection[str], graph: Model
     """Return *workload* with what *graph* settles, but for what its user *named*, by the keys of a comment.
 
     A model with quantised weights runs inference in their precision, and so do adapters that are trained above them;
-    training trains the share that the model names.
+    training trains the share that the model names. One with a batch of its own runs at that.
     """
-    # The user's own words count before the model's.
+    if graph.fixed_batch_size is not None and not {"batch", "batch_size"} & set(named):
+        workload = replace(workload, batch_size=graph.fixed_batch_size)
     if workload.mode == "train" and not {"trainable", "lora"} & set(named):
         workload = replace(workload, trainable=graph.trainable)
     is_trained_whole = workload.mode == "train" and workload.lora is None and workload.trainable == 1
@@ -351,8 +351,9 @@ def request_with_model_settings(request: ModelRequest, graph: ModelGraph, gpu_co
     """Return *request*, of a job with *gpu_count* GPUs, with what *graph* settles; its assumptions say so."""
     workload = with_model_settings(request.workload, request.named, graph)
     workload = on_gpus(workload, gpu_count, request.named) if gpu_count > 1 else workload
-    words = {f"precision={request.workload.precision}": f"precision={workload.precision}"}
-    return replace(request, workload=workload, assumed=tuple(words.get(word, word) for word in request.assumed))
+    settled = {"batch": workload.batch_size, "mode": workload.mode, "precision": workload.precision}
+    assumed = [f"{key}={value}" for key, value in settled.items() if f"{key}=" in ",".join(request.assumed)]
+    return replace(request, workload=workload, assumed=tuple(assumed))
 
 
 def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) -> list[int]:
@@ -370,10 +371,11 @@ def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) ->
         GraphError: The model has a fixed batch.
     """
     if graph.fixed_batch_size is not None:
-        message = (
-            f"Model {graph.name!r} must have a free batch axis to look for its largest batch; "
-            f"got one that was exported for a batch of {graph.fixed_batch_size}. {DYNAMIC_BATCH}."
+        rule, actual = (
+            "have a free batch axis to look for its largest batch",
+            f"a batch of {graph.fixed_batch_size} alone",
         )
+        message = f"Model {graph.name!r} must {rule}; got {actual}. {DYNAMIC_BATCH}."
         raise GraphError(message)
 
     # The GPUs ask for the same sizes on their way up.
@@ -382,9 +384,6 @@ def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) ->
         too_many = 1
         while too_many <= MOST_SAMPLES and cached_fits(too_many)[number]:
             too_many *= 2
-        most = too_many // 2
-        while too_many - most > 1 and most < MOST_SAMPLES:
-            middle = (most + too_many) // 2
-            most, too_many = (middle, too_many) if cached_fits(middle)[number] else (most, middle)
-        largest.append(most)
+        between = range(too_many // 2 + 1, min(too_many, MOST_SAMPLES))
+        largest.append(too_many // 2 + bisect_left(between, True, key=lambda size: not cached_fits(size)[number]))
     return largest

@@ -78,7 +78,7 @@ def _training(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator
     division = sharding_of(lowering, workload)
     weights = count * FLOAT_BYTES["fp32"] * weight_share(workload) - narrower_bytes(lowering, workload)
     yield MemoryPart(name="parameters", memory_bytes=weights * division.weights)
-    state = count * state_bytes(workload) * share
+    state = count * state_bytes(workload, lowering) * share
     yield MemoryPart(name="optimizer", memory_bytes=state * division.state)
     yield MemoryPart(name="buckets of gradients", memory_bytes=division.bucket_bytes)
     yield MemoryPart(name="gathered layers", memory_bytes=division.gathered_bytes)
@@ -121,7 +121,11 @@ NAMES = {one: one.name.lower().replace("_", " ") for one in OperatorClass} | {
     OperatorClass.UNKNOWN: "unknown operator",
 }
 """Of `OperatorClass`, for people and in JSON."""
-NAMES_WITHOUT_NODE = {OperatorClass.ELEMENTWISE: "sums of gradients", OperatorClass.COPY: "casts to half precision"}
+NAMES_WITHOUT_NODE = {
+    OperatorClass.ELEMENTWISE: "sums of gradients",
+    OperatorClass.COPY: "casts to half precision",
+    OperatorClass.PRODUCT: "products of the update",
+}
 """Of kernels that belong to no node."""
 ANCHORS = (*SUM_CLASSES, OperatorClass.GATHER, OperatorClass.UNKNOWN)
 """A layer starts with each node of these classes, and reaches to the next."""

@@ -34,8 +34,8 @@ class Run(TypedDict, total=False):
             ``fp16-pure``, ``bf16-pure``: everything has two bytes. ``fp8-mixed``: training as ``bf16`` with the
             products of linear layers in fp8. ``int8``, ``int4``, ``fp8``, ``nf4``,
             ``bnb-int8``, ``w8a8``: quantised weights, in inference and below adapters.
-        optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw``, ``adafactor``, ``adam8bit`` or ``adamw8bit``;
-            only training has one.
+        optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw``, ``adafactor``, ``adam8bit``, ``adamw8bit`` or
+            ``muon``; only training has one.
         accumulate: Training: steps whose gradients are added up for one update.
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1.
         lora: Training: the rank of adapters beside all linear layers, which alone are trained.

@@ -115,8 +115,8 @@ async def _serve_on(
     loop, (request_socket, status_socket) = asyncio.get_running_loop(), sockets
     metrics, runs = parse_address(state.snapshot.configuration.daemon.metrics), RunCounters()
     recorder = Recorder(opened(), loop, state.snapshot.advisor.hooks)
-    job_monitor = JobMonitor(state, opened)
-    usage_collector = UsageCollector(state, opened, runs if metrics else None)
+    job_monitor = JobMonitor(state, opened())
+    usage_collector = UsageCollector(state, opened(), runs if metrics else None)
     request_handler = RequestHandler(recorder, job_monitor, loop)
     dispatcher = Dispatcher(state, request_handler, recorder, job_monitor, usage_collector)
     server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)

@@ -18,7 +18,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -45,19 +45,19 @@ class JobMonitor(PeriodicTask):
 
     Args:
         state: Has the managers, and the site's mode.
-        open_store: Opens the store, in the monitor's thread.
+        store: Used in the monitor's thread alone.
 
     Attributes:
         due: Set where a run may find something: a job was rewritten, or one waits or runs.
     """
 
-    def __init__(self, state: State, open_store: Callable[[], DecisionStore]) -> None:
+    def __init__(self, state: State, store: DecisionStore) -> None:
         super().__init__("job_monitor", "rewritten jobs cannot be checked")
         self.due = threading.Event()
         self.due.set()  # jobs may have been rewritten before this daemon was started
         self._state = state
-        self._requeue = OutOfMemoryRequeue(open_store)
-        self._neighbour_lookup = NeighbourLookup(open_store)
+        self._requeue = OutOfMemoryRequeue(store)
+        self._neighbour_lookup = NeighbourLookup(store)
         self._stuck_since_s: dict[_Key, float] = {}
         self._retry_at_s: dict[_Key, float] = {}
         self._reports: dict[_Key, str] = {}
@@ -166,12 +166,11 @@ class NeighbourLookup:
     """Finds the neighbours that a share may get.
 
     Args:
-        open_store: Opens the store, in the monitor's thread.
+        store: Used in the monitor's thread alone.
     """
 
-    def __init__(self, open_store: Callable[[], DecisionStore]) -> None:
-        self._open_store = open_store
-        self._store: DecisionStore | None = None
+    def __init__(self, store: DecisionStore) -> None:
+        self._store = store
         self._records: dict[str, DecisionRecord] = {}
         self._failed_lookups = Counter[str]()
 
@@ -187,7 +186,6 @@ class NeighbourLookup:
         for number, _ in running:
             records[number] = self._records.get(number)
             if records[number] is None and self._failed_lookups[number] < MAXIMUM_LOOKUPS:
-                self._store = self._store or self._open_store()
                 records[number] = self._store.find(number)
 
         # Only records of jobs that run stay.

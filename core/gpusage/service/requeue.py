@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 
 from gpusage.plugins.hooks import sentence
 from gpusage.service.recorder import record_usage
@@ -34,18 +33,17 @@ class OutOfMemoryRequeue:
     """Handles jobs that ran out of memory; used in one thread.
 
     Args:
-        open_store: Opens the store, in that thread.
+        store: Used in that thread alone.
 
     Attributes:
         count: Jobs that run again.
         recorded_failures: The jobs whose failures the last run recorded.
     """
 
-    def __init__(self, open_store: Callable[[], DecisionStore]) -> None:
+    def __init__(self, store: DecisionStore) -> None:
         self.count = 0
         self.recorded_failures: list[JobIdentity] = []
-        self._open_store = open_store
-        self._store: DecisionStore | None = None
+        self._store = store
         self._refusals: dict[_Run, str] = {}  # why a run is not requeued, "" where it is
         self._unrecorded: list[OutOfMemoryJob] = []
 
@@ -110,8 +108,6 @@ class OutOfMemoryRequeue:
         if not self._unrecorded:
             return
 
-        # Opened in the thread that uses it, which is not that of the constructor.
-        self._store = self._store or self._open_store()
         reported = []
         for failed in self._unrecorded:
             job, mark = failed.job, parse_annotation(failed.job.mark)

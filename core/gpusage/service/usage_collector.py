@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, get_args
@@ -83,16 +83,15 @@ class UsageCollector(PeriodicTask):
 
     Args:
         state: Has the managers.
-        open_store: Opens the store, in the thread that writes.
+        store: Used in the thread that writes alone.
         tally: Counts the runs; ``None`` where a site wants no metrics.
     """
 
-    def __init__(self, state: State, open_store: Callable[[], DecisionStore], tally: RunCounters | None = None) -> None:
+    def __init__(self, state: State, store: DecisionStore, tally: RunCounters | None = None) -> None:
         super().__init__("usage", "what jobs really did cannot be collected")
         self._tally = tally
         self._state = state
-        self._open_store = open_store
-        self._store: DecisionStore | None = None
+        self._store = store
         self._recorded_runs: set[_Run] = set()
         self._recorded_count = 0
         self._excesses: dict[_Run, str] = {}
@@ -112,7 +111,6 @@ class UsageCollector(PeriodicTask):
 
         usages = [usage for usage in reported if _key(usage) not in self._recorded_runs]
         if usages:
-            self._store = self._store or self._open_store()
             # Before they are written, because then none is new; counting needs their rows, with the decisions.
             are_new = [self._tally is not None and is_new(self._store, usage) for usage in usages]
             recorded = record_usage(usages, self._store, snapshot.advisor.hooks)
@@ -138,8 +136,7 @@ class UsageCollector(PeriodicTask):
 
     def _loop(self) -> None:
         super()._loop()
-        if self._store is not None:
-            self._store.close()
+        self._store.close()
 
 
 def log_line(usage: Usage) -> str:

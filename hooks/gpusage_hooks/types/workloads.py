@@ -80,7 +80,7 @@ class ModelGraph:
 Mode = Literal["train", "infer"]
 Quantised = Literal["int8", "int4", "fp8", "nf4", "bnb-int8", "w8a8"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp16-pure", "bf16-pure", "fp8-mixed", Quantised]
-Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit", "adamw8bit"]
+Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit", "adamw8bit", "muon"]
 Layout = Literal["channels_first", "channels_last"]
 
 Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "pipeline"]

@@ -137,7 +137,7 @@ def _step_times_s(
 
     Each name stands beside how many of its GPUs a job may have: no job has several parts.
     """
-    (request,) = options.read_requests([model], {})
+    request = options.read_request(model, {})
     graph = read_graph(advisor, options.resolve_model_path(folder, request.model), dict(request.workload.shape))
     run = with_model_settings(request.workload, request.named, graph)
     gpus = {name: advisor.catalogue.find(name) for name in names if name not in shares}

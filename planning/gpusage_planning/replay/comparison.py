@@ -55,19 +55,24 @@ class Repetition:
 
     Attributes:
         real: On the scheduler.
-        simulated: As predicted, with the scheduler's own delays.
+        simulations: As predicted, with the scheduler's own delays, each time somewhat longer.
         at_once: As predicted where every job starts as soon as there is room.
         backfilled: Starts that only a look at the whole queue made; none where the scheduler does not count them.
         differing: Jobs whose share the simulator has otherwise.
     """
 
     real: Mapping[str, Outcome]
-    simulated: Mapping[str, Outcome]
+    simulations: Sequence[Mapping[str, Outcome]]
     at_once: Mapping[str, Outcome]
     delays: Mapping[str, Delays]
     backfilled: Mapping[str, int]
     differing: int
     stays: Mapping[str, Sequence[Stay]]
+
+    @property
+    def simulated(self) -> Mapping[str, Outcome]:
+        """Return the mean of all simulations."""
+        return mean(self.simulations)
 
 
 def outcome_of(stays: Sequence[Stay], busy_s: float, gpu_count: int) -> Outcome:
@@ -166,6 +171,8 @@ def sentences(repetitions: Sequence[Repetition]) -> Iterator[str]:
         verdict = "met" if abs(far) <= AGREEMENT else "missed"
         yield f"{words}, with over without: real {100 * far:+.1f} % from simulated (goal 10: {verdict})"
         yield f"the same of single repetitions: {_ratios_text(repetitions, 'simulated', figure)}"
+        each = [relative_difference(run, one.simulated, figure) for one in repetitions for run in one.simulations]
+        yield f"the same of single simulations from their mean: {100 * min(each):+.0f} % to {100 * max(each):+.0f} %"
         far = relative_difference(parts["real"], parts[AT_ONCE], figure)
         single = _ratios_text(repetitions, "at_once", figure)
         yield f"the same where the simulator starts jobs at once: {100 * far:+.1f} %; single repetitions: {single}"

@@ -76,7 +76,7 @@ class Timing:
 
     Attributes:
         poll_interval_s: Between two readings of the whole queue.
-        start_s: By state, what a start takes while the job has its GPU already.
+        start_s: What a start takes while the job has its GPU already; ``None`` where the replay itself measures it.
         requeue_s: From the end of a job that ran out of memory until it is in the queue again.
         limit_s: The time limit of jobs whose users named none.
         first_s: From the release to the first job that is in the queue.
@@ -85,7 +85,7 @@ class Timing:
     """
 
     poll_interval_s: float
-    start_s: Mapping[str, float]
+    start_s: float | None
     requeue_s: float
     limit_s: float
     first_s: float
@@ -121,11 +121,11 @@ class Site:
             for device in range(self.gpus_per_node)
         ]
 
-    def scheduling(self, state: str, compression: float) -> Scheduling:
-        """Return the manager's times on the clock of the emulated cluster."""
+    def scheduling(self, start_s: float, compression: float) -> Scheduling:
+        """Return the manager's times on the emulated cluster's clock; a start takes *start_s* on the real one."""
         return Scheduling(
             backfill_s=self.timing.poll_interval_s * compression,
-            start_s=self.timing.start_s[state] * compression,
+            start_s=start_s * compression,
             requeue_s=self.timing.requeue_s * compression,
             gpus_per_node=self.gpus_per_node,
         )
@@ -137,7 +137,7 @@ SLURM = Site(
     gpus_per_node=4,
     timing=Timing(
         poll_interval_s=1.0,
-        start_s={"off": 0.6, "on": 1.2},
+        start_s=None,
         requeue_s=2.5,
         limit_s=3600.0,
         first_s=0.0,
@@ -145,14 +145,14 @@ SLURM = Site(
         prefers=True,
     ),
 )
-"""The sandbox's slurm.conf has looks and limit; starts and requeues were measured with seeds 0 to 2."""
+"""The sandbox's slurm.conf has looks and limit; requeues were measured with seeds 0 to 2."""
 YARN = Site(
     types=(MEASURED,),
     nodes_per_type=3,
     gpus_per_node=2,
     timing=Timing(
         poll_interval_s=0.2,
-        start_s={"off": 0.7, "on": 0.7},
+        start_s=0.7,
         requeue_s=0.8,
         limit_s=NEVER_S,
         first_s=8.0,
@@ -181,18 +181,19 @@ class Predictor:
     site: Site
     compression: float
 
-    def predicted(self, jobs: Jobs, *, at_once: bool = False) -> Mapping[str, Result]:
+    def predicted(self, jobs: Jobs, start_s: Mapping[str, float] | None = None) -> Mapping[str, Result]:
         """Return the outcomes of *jobs* without gpusage and with it.
 
         Args:
             jobs: All of this repetition.
-            at_once: Whether each job starts in the moment in which there is room, and by nothing but that.
+            start_s: By state, what a start takes in seconds of the real clock; ``None`` where each job starts in the
+                moment in which there is room, and by nothing but that.
         """
         policies: Mapping[str, Policy] = {"off": Slots(fleet=self.fleet, backfill="any"), "on": self.production()}
         timing, count = self.site.timing, len(jobs)
         ready_s = timing.first_s + timing.next_s * np.arange(count, dtype=np.float64)
         limit_s = np.full(count, timing.limit_s * self.compression)
-        jobs = replace(jobs, limit_s=limit_s, submit_s=ready_s * self.compression * (not at_once))
+        jobs = replace(jobs, limit_s=limit_s, submit_s=ready_s * self.compression * (start_s is not None))
 
         return {
             state: simulate(
@@ -200,7 +201,7 @@ class Predictor:
                 self.fleet,
                 policy,
                 self.truth,
-                scheduling=None if at_once else self.site.scheduling(state, self.compression),
+                scheduling=None if start_s is None else self.site.scheduling(start_s[state], self.compression),
             )
             for state, policy in policies.items()
         }

@@ -188,7 +188,7 @@ def _read(kind: Kind, advisor: Advisor, folder: Path) -> tuple[ModelGraph, Workl
     text, zoo = kind.model or "", load_zoo()
     if text in zoo:
         return zoo.graph(text), kind.workload
-    (request,) = options.read_requests([text], {})
+    request = options.read_request(text, {})
     path = options.resolve_model_path(folder, request.model)
     return advisor.read(path, dict(request.workload.shape)), request.workload
 

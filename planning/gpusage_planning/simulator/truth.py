@@ -73,7 +73,7 @@ def _places(
 def _request_of(kind: Kind, workload: Workload) -> ModelRequest:
     """Return the model of *kind* without its options, and how it is run."""
     text = kind.model or ""
-    name = text if text in load_zoo() else options.read_requests([text], {})[0].model
+    name = text if text in load_zoo() else options.read_request(text, {}).model
     return ModelRequest(model=name, workload=workload)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gpusage
-from gpusage.cli.options import read_requests
+from gpusage.cli.options import read_request
 from gpusage.decisions.prediction import request_with_model_settings
 from gpusage.graphs.card.text import compact_json, parse_graph, to_document
 from gpusage.graphs.quantization import weight_precision
@@ -97,7 +97,7 @@ def test_inference_counts_quantised_weights_unless_a_precision_is_named(tmp_path
     request = parse_model("m,mode=infer,batch=2")
     assert request_with_model_settings(request, graph).workload.precision == "int4"
     assert request_with_model_settings(request, graph).assumed == ("precision=int4",)
-    (reported,) = read_requests(["m"], {"mode": "infer", "precision": "fp32"})
+    reported = read_request("m", {"mode": "infer", "precision": "fp32"})
     assert request_with_model_settings(reported, graph) == reported
     card = parse_graph(compact_json(to_document(graph)).encode(), "Card")
     assert card.precision == "int4"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpusage
-from gpusage.cli.options import read_requests
+from gpusage.cli.options import read_request
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.explanation import explanation_of
@@ -128,5 +128,5 @@ def test_a_factor_is_of_its_classes_and_of_no_other() -> None:
 
 
 def test_it_is_an_option_of_each_model_that_says_nothing_else() -> None:
-    first, second = read_requests(["r.onnx", "s.onnx,compile=off"], {"compile": "on"})
+    first, second = (read_request(each, {"compile": "on"}) for each in ("r.onnx", "s.onnx,compile=off"))
     assert (first.workload.compile, second.workload.compile) == (True, False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -69,7 +68,7 @@ def running_monitor(manager: Manager, mode: str = "enforce", kill_reason: str | 
         configuration=configuration, advisor=advisor, kill_reason=kill_reason, clusters=clusters
     )
     state = SimpleNamespace(snapshot=snapshot, set_neighbours=lambda *_: None)
-    return JobMonitor(cast("State", state), partial(open_store, "sqlite:////nowhere/none.db"))
+    return JobMonitor(cast("State", state), open_store("sqlite:////nowhere/none.db"))
 
 
 def test_a_job_is_turned_back_once_it_has_been_stuck_for_a_minute(clock: list[float]) -> None:
@@ -109,7 +108,7 @@ def test_a_job_that_is_not_stuck_at_every_look_starts_anew(clock: list[float]) -
     assert manager.turned == []
 
 
-def refused() -> bool:
+def refused(*_: object) -> bool:
     raise RequestError("Command 'scontrol update' must succeed; got: Access denied.")
 
 
@@ -219,14 +218,14 @@ def test_a_look_tells_decisions_who_runs_where(clock: list[float]) -> None:
     running = replace(samples.marked_job(), job_id="sample:2", state="running", nodes=("n1",))
     manager, messages = Manager(running, JOB), list[tuple[str, ...]]()
     care = running_monitor(manager)
-    care._neighbour_lookup = NeighbourLookup(lambda: cast("DecisionStore", SimpleNamespace(find=lambda _: record)))
+    care._neighbour_lookup = NeighbourLookup(cast("DecisionStore", SimpleNamespace(find=lambda _: record)))
     state: Any = care._state
     state.set_neighbours = lambda _, there: messages.append(tuple(node for each in there for node in each.nodes))
     care.run_once()
     manager.jobs = (JOB,)
     care.run_once()
     assert messages == [("n1",), ()]
-    care._neighbour_lookup = NeighbourLookup(refused)  # type: ignore[arg-type, return-value]
+    care._neighbour_lookup = NeighbourLookup(cast("DecisionStore", SimpleNamespace(find=refused)))
     manager.jobs = (running, JOB)
     clock[0] += 60
     care.run_once()

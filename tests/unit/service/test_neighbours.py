@@ -45,7 +45,7 @@ def test_a_record_is_read_once_while_its_job_runs() -> None:
         return record(share=40) if number == "69215f4a0c3e" else None
 
     store = cast("DecisionStore", SimpleNamespace(find=find))
-    lookup = NeighbourLookup(lambda: store)
+    lookup = NeighbourLookup(store)
     gone = replace(RUNNING, job_id="2", mark=RUNNING.mark.replace("3e", "3f"))
     jobs = [RUNNING, replace(RUNNING, job_id="3", nodes=()), replace(RUNNING, mark="the site's own"), gone]
     assert [job.nodes for job in lookup.find(jobs)] == [("n1",)]

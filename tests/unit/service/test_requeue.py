@@ -42,7 +42,7 @@ class Site:
         self.snapshot: Any = SimpleNamespace(
             configuration=configuration, advisor=advisor, killed=killed or None, clusters=clusters
         )
-        self.requeue = OutOfMemoryRequeue(lambda: self)  # type: ignore[arg-type,return-value] - stands for the store
+        self.requeue = OutOfMemoryRequeue(self)  # type: ignore[arg-type] - stands for the store
 
     def run(self) -> OutOfMemoryRequeue:
         """Handle the jobs once."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,7 +37,7 @@ class Manager:
 
 
 def collector_of(manager: Manager, path: Path) -> UsageCollector:
-    return UsageCollector(manager, partial(open_store, f"sqlite:///{path}/d.db"))  # type: ignore[arg-type]
+    return UsageCollector(manager, open_store(f"sqlite:///{path}/d.db"))  # type: ignore[arg-type]
 
 
 def stored_usages(path: Path) -> list[Usage]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import wraps
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+
+from gpusage.graphs.torch.libraries import replaced
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 NAME = "NVIDIA H100 80GB HBM3"
@@ -28,14 +29,9 @@ def on_cpu(value: Any) -> Any:
     return CPU if is_gpu else value
 
 
-@contextmanager
-def for_a_tracer() -> Iterator[None]:
+def for_a_tracer() -> AbstractContextManager[None]:
     """Let tensors show where they are, and inference mode be what it is."""
-    before, CudaOnCpu.is_pretending = CudaOnCpu.is_pretending, False
-    try:
-        yield
-    finally:
-        CudaOnCpu.is_pretending = before
+    return replaced((CudaOnCpu, "is_pretending", False))
 
 
 class CudaOnCpu(TorchFunctionMode):

@@ -18,6 +18,7 @@ from gpusage.capture.inside.light import LeftOut
 from gpusage.capture.inside.observer import AUTOCAST, Call, Shape, parts_of, weights_of
 from gpusage.devices.precisions import PURE
 from gpusage.graphs.torch.batches import Batch, sample_count
+from gpusage.graphs.torch.libraries import replaced
 from gpusage.graphs.torch.module import CHECKPOINTING, graph_from_module, has_channels_last
 from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE
 from gpusage_hooks.types import ModelGraph
@@ -28,7 +29,7 @@ Key = tuple[str, str]
 """The value of a job's key, and its mark."""
 # The word for each class of optimizers, by its count of numbers for each weight.
 _OPTIMIZERS: Mapping[str, str] = {
-    **{name: name.lower() for name in ("SGD", "Adam", "AdamW", "Adafactor", "Adam8bit", "AdamW8bit")},
+    **{name: name.lower() for name in ("SGD", "Adam", "AdamW", "Adafactor", "Adam8bit", "AdamW8bit", "Muon")},
     **dict.fromkeys(("NAdam", "Nadam", "RAdam", "Adadelta", "Adamax", "Lamb"), "adam"),
     **dict.fromkeys(("RMSprop", "Adagrad", "Lion"), "momentum"),
     **dict.fromkeys(("FusedAdam", "DeepSpeedCPUAdam"), "adamw"),
@@ -132,12 +133,8 @@ def _precisions_inside() -> Iterator[list[str]]:
             precisions.append(AUTOCAST[self.fast_dtype])
         return enter(self)
 
-    autocast.__enter__ = enter_noted
-    try:
-        with _Products() as products:  # autocast changes nothing on shapes alone
-            yield precisions
-    finally:
-        autocast.__enter__ = enter
+    with replaced((autocast, "__enter__", enter_noted)), _Products() as products:  # on shapes autocast changes nothing
+        yield precisions
     precisions += [AUTOCAST[each] for each, _ in products.counts.most_common(1) if each in AUTOCAST]
 
 

@@ -17,10 +17,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING
 
 import click
 
+from gpusage.boundary.printable_text import visible
 from gpusage.cli.cards.cache import read_own, source_files, user_cache, write_atomically
 from gpusage.graphs.card.text import compact_json, parse_graph, to_document
 from gpusage.graphs.model_files import read_bounded_file
@@ -33,6 +35,7 @@ if TYPE_CHECKING:  # commands import this before they know whether they predict
 
 MAXIMUM_CONFIGURATION_BYTES = 1024 * 1024
 MAXIMUM_GRAPH_BYTES = 16 * 1024 * 1024
+NOTICE_AFTER_S = 2.0
 _FORMAT = "1"
 _READERS = ("graphs/**/*",)
 _LIBRARIES = ("torch", "transformers", "diffusers")
@@ -45,18 +48,19 @@ def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]
         GraphError: As `Advisor.read`.
     """
     path = _cache_path(source, shape) if advisor.hooks.are_ours("read_model") else None
-    if path is None:
-        return advisor.read(source, shape)
-
-    try:
-        return parse_graph(read_own(path, MAXIMUM_GRAPH_BYTES) or b"", "Graph")
-    except GraphError:  # none is cached, or another version wrote it
-        pass
-    # A person waits many seconds, once; a script needs no word of it.
+    if path is not None:
+        with suppress(GraphError):  # none is cached, or another version wrote it
+            return parse_graph(read_own(path, MAXIMUM_GRAPH_BYTES) or b"", "Graph")
+    # A person waits many seconds; a program needs no word of it.
+    notice = Timer(NOTICE_AFTER_S, click.echo, [f"Reading {visible(source)} on shapes alone ..."], {"err": True})
     if sys.stderr.isatty():
-        click.echo(f"Building {source} on shapes alone; the next call finds it in {path.parent}.", err=True)
-    graph = advisor.read(source, shape)
-    write_atomically(path, compact_json(to_document(graph)))
+        notice.start()
+    try:
+        graph = advisor.read(source, shape)
+    finally:
+        notice.cancel()
+    if path is not None:
+        write_atomically(path, compact_json(to_document(graph)))
     return graph
 
 

@@ -142,6 +142,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
     """Return the explanation as JSON; shapes are of one sample, figures of one step."""
     times = ("step_time_s", "busy_s", "waiting_s", "gaps_s", "sm_s", "dram_s", "exchange_s")
     fields: dict[str, Any] = {name: documents.rounded(getattr(explanation, name)) for name in times}
+    fields["processes"] = explanation.processes  # all is of one of them, as if it were alone
     if explanation.known != NOTHING_KNOWN:
         known = {
             name: {"value": documents.rounded(figure.interval.value), "source": figure.source}

@@ -55,7 +55,7 @@ def serve(models: Sequence[str], names: Sequence[str], run: Mapping[str, Any], *
             raise RequestError(message)
 
     written = []
-    for request in options.read_requests(models, run):
+    for request in [options.read_request(model, run) for model in models]:
         for key in _KEYS_OF_JOBS:
             if key in request.named:
                 message = (

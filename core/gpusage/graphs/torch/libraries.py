@@ -7,8 +7,8 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from gpusage.graphs.model_files import printable, quoted
 from gpusage_hooks.errors import GraphError
@@ -69,30 +69,24 @@ def without_warnings() -> Iterator[None]:
             logger.setLevel(level)
 
 
-class _KnownFailure(NamedTuple):
-    """A library's message, the rule that a model breaks then, and what to do about it."""
-
-    pattern: re.Pattern[str]
-    rule: str
-    advice: str
-
-
-_READS_VALUES = _KnownFailure(
-    re.compile(r"item\(\)|to numpy|Boolean value of|_local_scalar_dense|values? of a meta|aten::equal"),
-    "take the same way whatever the values of its inputs are",
-    "Hand over the part that does not look at values, or run its program under 'gpusage capture'.",
+# A library's message, the rule that a model breaks then, and what to do about it.
+_KNOWN_FAILURES = (
+    (
+        re.compile(r"item\(\)|to numpy|Boolean value of|_local_scalar_dense|values? of a meta|aten::equal"),
+        "take the same way whatever the values of its inputs are",
+        "Hand over the part that does not look at values, or run its program under 'gpusage capture'.",
+    ),
+    (
+        re.compile("uninitialized parameter"),
+        "know the shapes of all its parameters",
+        "Call it once on real inputs, so that its lazy layers learn theirs.",
+    ),
+    (
+        re.compile("no fake impl registered"),
+        "have operators that run on shapes",
+        "Register a fake implementation of that one with torch.library.register_fake.",
+    ),
 )
-_IS_LAZY = _KnownFailure(
-    re.compile("uninitialized parameter"),
-    "know the shapes of all its parameters",
-    "Call it once on real inputs, so that its lazy layers learn theirs.",
-)
-_HAS_NO_FAKE = _KnownFailure(
-    re.compile("no fake impl registered"),
-    "have operators that run on shapes",
-    "Register a fake implementation of that one with torch.library.register_fake.",
-)
-_KNOWN_FAILURES = (_READS_VALUES, _IS_LAZY, _HAS_NO_FAKE)
 
 
 def model_error(label: str, rule: str, error: Exception) -> GraphError:
@@ -104,14 +98,13 @@ def model_error(label: str, rule: str, error: Exception) -> GraphError:
         rule, advice = "be one whose packages can be imported", "Install or update that package."
 
     line = str(error).split("\n")[0] or type(error).__name__
-    for known in _KNOWN_FAILURES:
-        if known.pattern.search(line):
-            _, rule, advice = known
+    for pattern, of_known, cure in _KNOWN_FAILURES:
+        if pattern.search(line):
+            rule, advice = of_known, cure
     return GraphError(f"Model {quoted(label)} must {rule}; got: {printable(line).rstrip('. ')}. {advice}")
 
 
-@contextmanager
-def _weights_on_meta(torch: Any) -> Iterator[None]:  # the module
+def _weights_on_meta(torch: Any) -> AbstractContextManager[None]:  # the module
     """Move each weight to the meta device as a module registers it: not yet written, it has cost no memory."""
     usual = torch.nn.Module.register_parameter
 
@@ -121,8 +114,17 @@ def _weights_on_meta(torch: Any) -> Iterator[None]:  # the module
         )
         usual(module, name, on_meta)
 
-    torch.nn.Module.register_parameter = register
+    return replaced((torch.nn.Module, "register_parameter", register))
+
+
+@contextmanager
+def replaced(*places: tuple[Any, str, Any]) -> Iterator[None]:  # whatever a module or a class holds
+    """Let attributes of modules and classes have other values: of each, its owner, its name and the value."""
+    usual = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
     try:
+        for owner, name, value in places:
+            setattr(owner, name, value)
         yield
     finally:
-        torch.nn.Module.register_parameter = usual
+        for owner, name, value in usual:
+            setattr(owner, name, value)

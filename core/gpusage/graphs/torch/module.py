@@ -83,7 +83,9 @@ def graph_from_module(
     tensors = [(key, each) for key, each in named if isinstance(each, torch.Tensor)]
     edges = edge_list_inputs((key, each.shape, not each.is_floating_point()) for key, each in tensors)
 
-    with without_warnings(), _evaluation_mode(module):
+    with without_warnings(), unchanged(module):
+        for part in module.modules():
+            part.training = False  # as exporters do
         result = _run_module(module, arguments, keywords, label, is_graph=bool(edges))
     run = result.run
     scans = sum(_SCAN.search(type(part).__name__) is not None for part in module.modules())
@@ -289,12 +291,3 @@ def unchanged(module: Any) -> Iterator[None]:  # torch may not be installed
         for container, content in containers:
             container.clear()
             container.extend(content) if isinstance(container, list) else container.update(content)
-
-
-@contextmanager
-def _evaluation_mode(module: Any) -> Iterator[None]:  # torch may not be installed
-    """Set *module* to evaluation, as exporters do, and restore all of it after."""
-    with unchanged(module):
-        for part in module.modules():
-            part.training = False
-        yield

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from gpusage.graphs.batch_sizes import ModelRun
 from gpusage.graphs.torch.aten import NAMES, direction_count, is_known, record
+from gpusage.graphs.torch.libraries import replaced
 from gpusage.graphs.torch.recording import AtenCall, Recording, Tensor
 from gpusage_hooks.types import ElementType
 
@@ -99,6 +100,7 @@ def _keep_values(returned: Any, real: Any) -> None:  # whatever an operator retu
 
 
 _META = torch.device("meta")
+_DETECTORS = ("ops.boxes", "models.detection.roi_heads", "models.detection.transform")
 _ELEMENT_TYPES: dict[torch.dtype, ElementType] = {
     torch.int64: "int64",
     torch.int32: "int32",
@@ -242,33 +244,25 @@ def _arguments_by_name(func: Any, args: tuple[Any, ...], keywords: dict[str, Any
     return {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **keywords}
 
 
-@contextmanager
-def _all_elements_selected() -> Iterator[None]:
+def _all_elements_selected() -> AbstractContextManager[None]:
     """Let ``nonzero`` on the meta device return all elements, the most possible; `aten` records it as unknown.
 
-    The boxes of all classes are compared at once: torchvision's loop over classes asks which of them there are.
+    Of torchvision's detectors, boxes of all classes are compared at once: its loop over classes asks which of them
+    there are. Masks and keypoints stay as their layers return them, as in training: an answer draws them as large as
+    boxes are.
     """
-    boxes: Any = sys.modules.get("torchvision.ops.boxes")
-    places = [(_switches, "meta_nonzero_assume_all_nonzero", True)]
-    if hasattr(boxes, "_batched_nms_vanilla"):
-        places.append((boxes, "_batched_nms_vanilla", boxes._batched_nms_coordinate_trick))  # noqa: SLF001 - no public way
-    usual = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
-    try:
-        for owner, name, value in places:
-            setattr(owner, name, value)
-        yield
-    finally:
-        for owner, name, value in usual:
-            setattr(owner, name, value)
+    boxes, heads, pictures = (sys.modules.get(f"torchvision.{name}") for name in _DETECTORS)
+    places = [
+        (_switches, "meta_nonzero_assume_all_nonzero", True),
+        (boxes, "_batched_nms_vanilla", getattr(boxes, "_batched_nms_coordinate_trick", None)),
+        (heads, "heatmaps_to_keypoints", lambda maps, _: (maps[:, :, :3, 0], maps[:, :, 0, 0])),
+        (pictures, "paste_masks_in_image", lambda masks, *_: masks),
+    ]
+    return replaced(*(place for place in places if hasattr(*place[:2])))
 
 
-@contextmanager
-def _autocast_of_any_device() -> Iterator[None]:
+def _autocast_of_any_device() -> AbstractContextManager[None]:
     """Let a model ask for autocast on the device of its inputs: PyTorch has none for the meta device."""
-    autocast: Any = torch.autocast
-    queries: Any = [(torch, name, "cuda") for name in ("is_autocast_enabled", "get_autocast_dtype")]
-    places = [*queries, (autocast, "__init__", "cpu")]
-    usual = [getattr(owner, name) for owner, name, _ in places]
 
     def on_another(function: Callable[..., Any], device: str) -> Callable[..., Any]:
         def call(*args: Any, **keywords: Any) -> Any:
@@ -279,13 +273,9 @@ def _autocast_of_any_device() -> Iterator[None]:
 
         return call
 
-    for function, (owner, name, device) in zip(usual, places, strict=True):
-        setattr(owner, name, on_another(function, device))
-    try:
-        yield
-    finally:
-        for function, (owner, name, _) in zip(usual, places, strict=True):
-            setattr(owner, name, function)
+    queries: Any = [(torch, name, "cuda") for name in ("is_autocast_enabled", "get_autocast_dtype")]
+    places = [*queries, (torch.autocast, "__init__", "cpu")]
+    return replaced(*((owner, name, on_another(getattr(owner, name), device)) for owner, name, device in places))
 
 
 def _named_tensors(

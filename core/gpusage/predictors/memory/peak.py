@@ -36,7 +36,7 @@ from gpusage.predictors.parallel.data_parallel import Sharding
 from gpusage.predictors.parallel.division import Division
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.decoding import DecodingWork, Pass
-from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
+from gpusage.predictors.work.lowering import Lowering, hidden_share, weight_memory_bytes
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
@@ -45,12 +45,13 @@ _MOMENTS_OF_8_BITS = 2.0 * (1.0 + 4.0 / 256)
 STATE_BYTES = {
     **dict.fromkeys(("none", "sgd"), 0.0),
     "momentum": 4.0,
-    **dict.fromkeys(("adam", "adamw"), 8.0),
+    **dict.fromkeys(("adam", "adamw", "muon"), 8.0),
     "adafactor": 0.1,
     **dict.fromkeys(("adam8bit", "adamw8bit"), _MOMENTS_OF_8_BITS),
 }
 """The optimizer's state, bytes per weight: the moments in fp32; Adafactor keeps sums of rows and columns. Of two
-moments of 8 bits, 256 numbers share a scale (bitsandbytes); the update works in place."""
+moments of 8 bits, 256 numbers share a scale (bitsandbytes); the update works in place. Muon's are AdamW's, but for
+hidden matrices, which have one moment."""
 UPDATE_COPY_BYTES = 4.0
 """What the update computes in addition, bytes per weight, all weights at once as PyTorch's ``foreach`` does: gradients
 with their weight decay, or the root of the second moment. Moments of 8 bits are updated in place."""
@@ -211,12 +212,14 @@ def narrower_bytes(lowering: Lowering, workload: Workload) -> float:
     return max(whole - weight_memory_bytes(lowering, workload.precision) - largest, 0.0)
 
 
-def state_bytes(workload: Workload) -> float:
+def state_bytes(workload: Workload, lowering: Lowering) -> float:
     """Return the optimizer's state for each 4 bytes of weights.
 
     A weight of 2 bytes has half of it, but for moments of 8 bits, which it has whole.
     """
     state = STATE_BYTES[workload.optimizer]
+    if workload.optimizer == "muon":
+        state -= STATE_BYTES["momentum"] * hidden_share(lowering)
     return state / number_share(workload) if state == _MOMENTS_OF_8_BITS else state
 
 
@@ -229,7 +232,7 @@ def _narrow_adapters_bytes(lowering: Lowering, workload: Workload, sharding: Sha
     """Return what adapters and loss take less where a library has both in 2 bytes, as litgpt and Qwen's scripts."""
     if parameter_share(workload.precision) == 1:
         return 0.0
-    a_weight = WEIGHT_BYTES * (sharding.weights + sharding.gradients) + state_bytes(workload) * sharding.state
+    a_weight = WEIGHT_BYTES * (sharding.weights + sharding.gradients) + state_bytes(workload, lowering) * sharding.state
     adapters = lowering.parameter_count * trained_share(workload) * a_weight
     return 0.5 * (adapters + LOSS_BYTES * lowering.output_elements_of_model)
 
@@ -275,7 +278,7 @@ def _weighted_sums(
 
     # The measured runs trained in fp32 with momentum: no copies of autocast, another state. They count weights as
     # divided like the state, so what is not divided is added.
-    state = (state_bytes(workload) - FITTED_STATE_BYTES) * share * sharding.state
+    state = (state_bytes(workload, lowering) - FITTED_STATE_BYTES) * share * sharding.state
     frozen = (weight_share(workload) - share) * sharding.weights + share * (sharding.weights - sharding.state)
     unmeasured = _copy_bytes(workload) * sharding.copies + state + WEIGHT_BYTES * frozen
 
@@ -286,7 +289,7 @@ def _weighted_sums(
 
 def _resident_bytes(lowering: Lowering, workload: Workload, sharding: Sharding) -> float:
     """Return what stays from step to step: weights and state."""
-    state = state_bytes(workload) * trained_share(workload) * sharding.state
+    state = state_bytes(workload, lowering) * trained_share(workload) * sharding.state
     a_weight = WEIGHT_BYTES * weight_share(workload) * sharding.weights + state
     whole = lowering.parameter_count * (a_weight + _copy_bytes(workload) * sharding.persistent_copies)
     return whole - narrower_bytes(lowering, workload) * sharding.weights
@@ -302,6 +305,8 @@ def _held_bytes(lowering: Lowering, tensors: Walk, peak_bytes: float, workload: 
 
     # The update has gradients, and what it computes of them for all weights at once.
     copied = 0.0 if STATE_BYTES[workload.optimizer] == _MOMENTS_OF_8_BITS else UPDATE_COPY_BYTES
+    if workload.optimizer == "muon":  # which updates hidden matrices one after the other
+        copied *= 1.0 - hidden_share(lowering)
     a_weight = GRADIENT_BYTES * sharding.gradients + copied * sharding.state
     more = lowering.parameter_count * trained_share(workload) * a_weight
     return max(in_passes, tensors.input_bytes + resident + more + sharding.bucket_bytes)

@@ -31,7 +31,7 @@ from gpusage.caches import Identity
 from gpusage.devices.precisions import ARITHMETIC, HALF, NARROW_SPEEDUP, has_matrix_units, has_narrow_units
 from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.times.efficiency import FEATURES, Efficiency, KernelFeatures
-from gpusage.predictors.times.kernels import NARROW_UNITS, Kernels
+from gpusage.predictors.times.kernels import BF16_UNITS, NARROW_UNITS, Kernels
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
 from gpusage_hooks.units import TERA
@@ -234,6 +234,10 @@ def ideal_times(
     rates = _rates(tuple(map(Identity, gpus)), precision)
     path = kernels.operator_class + len(OperatorClass) * (kernels.matrix_units > 0)
     compute_s = kernels.flop[:, np.newaxis] / rates.flop_per_s.take(path, axis=0)
+    of_bf16 = kernels.matrix_units == BF16_UNITS
+    if of_bf16.any():
+        in_bf16 = _rates(tuple(map(Identity, gpus)), "bf16").flop_per_s.take(path[of_bf16], axis=0)
+        compute_s[of_bf16] = kernels.flop[of_bf16, np.newaxis] / in_bf16
     traffic_s = kernels.traffic_bytes[:, np.newaxis] / rates.bytes_per_s
     waves = kernels.blocks[:, np.newaxis] / rates.sm_count
 
@@ -242,7 +246,7 @@ def ideal_times(
     columns.inner[:] = (0.25 * np.log(kernels.inner) - 1.0)[:, np.newaxis]
     columns.width[:] = (0.25 * np.log(kernels.width) - 1.0)[:, np.newaxis]
     columns.backward[:] = kernels.backward[:, np.newaxis]
-    columns.half[:] = precision in HALF
+    columns.half[:] = (of_bf16 | (precision in HALF))[:, np.newaxis]
     columns.compute_us[:] = compute_s * 1e6 + _SMALL_US
     columns.traffic_us[:] = traffic_s * 1e6 + _SMALL_US
     columns.waves[:] = waves + _SMALL_SHARE

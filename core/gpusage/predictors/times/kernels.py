@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -13,7 +13,7 @@ from gpusage.predictors.parallel.data_parallel import is_megatron
 from gpusage.predictors.parallel.expert_parallel import own_share
 from gpusage.predictors.times.low_precision import CAST_TRAFFIC, casts_of, dequantization_work, narrow_products
 from gpusage.predictors.work.checkpoints import Checkpoints
-from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering, is_adapter, is_autocast, is_fused
+from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering, hidden_matrices, is_adapter, is_autocast, is_fused
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Workload
 
@@ -60,18 +60,21 @@ _OPTIMIZER_TRAFFIC = {
     "none": 0.0,
     "sgd": 12.0,
     "momentum": 20.0,
-    **dict.fromkeys(("adam", "adamw"), 28.0),
+    **dict.fromkeys(("adam", "adamw", "muon"), 28.0),
     "adafactor": 24.0,
     **dict.fromkeys(("adam8bit", "adamw8bit"), 16.0),
 }
 # The part of it that moves as many bytes where weights have 2.
 _MOMENTS_TRAFFIC = {"adam8bit": 4.0, "adamw8bit": 4.0}
+# Bytes that Muon's update moves for a weight of 4 bytes, beside AdamW's and its products: two averages, a cast, a norm,
+# a division, the decay and the sum of `torch.optim.Muon` of PyTorch 2.9.
+_MUON_TRAFFIC, _MUON_STEPS = 26.0, 5
 # Mixed precision: bytes to cast one number between 2 and 4 bytes: one is read, the other written.
 _CAST_TRAFFIC = 6.0
 # Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient.
 _UPDATE_CAST_TRAFFIC = _CAST_TRAFFIC + 8.0
-NARROW_UNITS = 2.0
-"""In the column of matrix units: they multiply numbers of 1 byte."""
+NARROW_UNITS, BF16_UNITS = 2.0, 3.0
+"""In the column of matrix units: they multiply numbers of 1 byte, or of bf16 whatever the precision is."""
 # Tensors that one kernel of the optimizer updates, about: PyTorch's ``foreach`` puts 30 to 48 into one launch.
 _TENSORS_PER_UPDATE = 32.0
 # Bytes to add a weight's gradient to that of the steps before: two read, one written, 4 bytes each.
@@ -141,7 +144,7 @@ class Kernels:
     Attributes:
         flop: Of one execution, as are the other columns.
         blocks: Thread blocks: how many SMs can work at once.
-        matrix_units: 1 where tensor cores can do the work, `NARROW_UNITS` where they do it in fp8, else 0.
+        matrix_units: 1 where tensor cores can do the work, `NARROW_UNITS` where in fp8, `BF16_UNITS` in bf16, else 0.
         launches: Kernels of one execution that follow one another on the GPU.
         dependent_loads: Waits for memory of one execution that follow one another, as in `Lowering`.
         counts: Executions per step.
@@ -224,6 +227,7 @@ def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints 
         trained = _trained_tensors(lowering, workload)
         returned = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
         returned += trained * (1.0 - 1.0 / workload.accumulate)  # sums with the gradients of steps before
+        returned += sum(one[_Row.COUNTS] for one in others if one[_Row.MATRIX_UNITS] == BF16_UNITS)
         host_counts[2:] = returned + _LOSS_KERNELS, trained / workload.accumulate
     if is_autocast(workload):
         weights = float(lowering.cast_tensor_count)
@@ -311,12 +315,19 @@ def _training_kernels(lowering: Lowering, workload: Workload) -> list[_Single]:
     kernels = [_single(_C.ELEMENTWISE, elements, summed_bytes, elements, count)]
 
     # The update of the weights, of which a step that accumulates has a part.
+    own = weights if workload.strategy == "ddp" else weights * own_share(lowering, workload)
     moments = _MOMENTS_TRAFFIC.get(workload.optimizer, 0.0)
     traffic = (_OPTIMIZER_TRAFFIC[workload.optimizer] - moments) * parameter_share(workload.precision) + moments
+    if workload.optimizer == "muon":
+        part = 1.0 / max(lowering.parameter_count, 1)
+        for count, n, m in hidden_matrices(lowering).tolist():
+            traffic += _MUON_TRAFFIC * parameter_share(workload.precision) * count * n * m * part
+            for flop, moved, size, inner, width in _muon_products(n, m):
+                row = _single(_C.PRODUCT, flop, moved, size, _MUON_STEPS * count * own * part / workload.accumulate)
+                kernels.append((*row[: _Row.MATRIX_UNITS], BF16_UNITS, inner, width, *row[_Row.BACKWARD :]))
     if is_half:
         traffic += _UPDATE_CAST_TRAFFIC
     launches = max(tensors / _TENSORS_PER_UPDATE, 1.0)
-    own = weights if workload.strategy == "ddp" else weights * own_share(lowering, workload)
     one = 2.0 * own / launches, traffic * own / launches, own / launches
     kernels.append(_single(_C.OPTIMIZER, *one, launches / workload.accumulate))
 
@@ -333,6 +344,21 @@ def _training_kernels(lowering: Lowering, workload: Workload) -> list[_Single]:
         each = weights / launches
         kernels.append(_single(_C.ELEMENTWISE, each, traffic * each, each, launches * share))
     return kernels
+
+
+def _muon_products(n: float, m: float) -> Iterator[tuple[float, float, float, float, float]]:
+    """Yield the products of a Newton-Schulz step, in bf16: FLOP, bytes moved, outputs, inner and width.
+
+    These steps make the update X of a hidden matrix orthogonal. It has n rows and m columns, n <= m. A step multiplies
+    it by its transpose, the result by itself, and the sum of both by X: 4 n^2 m + 2 n^3 FLOP, whatever the batch.
+
+    Source:
+        Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024, "Runtime analysis".
+    """
+    size, square = n * m, n * n
+    yield 2 * square * m, 2 * (size + square), square, m, n  # a number has two bytes
+    yield 2 * square * n, 2 * 3 * square, square, n, n
+    yield 2 * square * m, 2 * (2 * size + square), size, n, m
 
 
 def _trained_tensors(lowering: Lowering, workload: Workload) -> float:

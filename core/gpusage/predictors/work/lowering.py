@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -364,6 +365,26 @@ def _adapter(read: Shape, written: Shape, rank: int) -> tuple[Node, Node, Node, 
     )
     scale = Node(op_type="Mul", inputs=(written,), outputs=(written,))
     return down, up, scale, Node(op_type="Add", inputs=(written, written), outputs=(written,))
+
+
+def hidden_matrices(lowering: Lowering) -> FloatArray:
+    """Return a row for each size of hidden matrices that Muon updates: their number, shorter and longer side.
+
+    Hidden are the weights of products, but for the one that makes the model's output; AdamW updates all others.
+    """
+    structure, rows = lowering.structure, []
+    trained = lowering.operator_class == OperatorClass.PRODUCT
+    trained[structure.kind_of_node[structure.output_nodes]] = False
+    for kind in trained.nonzero()[0].tolist():
+        # Experts lie one behind the other in one tensor.
+        matrices = [weight for weight in structure.kinds[kind].parameters if len(weight) > 1]
+        rows += [(int(structure.counts[kind]) * prod(one[:-2]), *sorted(one[-2:])) for one in matrices]
+    return np.array(rows, dtype=float).reshape(-1, 3)
+
+
+def hidden_share(lowering: Lowering) -> float:
+    """Return which part of the weights Muon updates, 0 to 1."""
+    return min(float(hidden_matrices(lowering).prod(axis=1).sum()) / max(lowering.parameter_count, 1), 1.0)
 
 
 def is_adapter(structure: Structure) -> BoolArray:

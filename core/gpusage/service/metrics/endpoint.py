@@ -225,8 +225,9 @@ class MetricsCollector(Collector):
         what = "Shares by whether their promise was fulfilled."
         yield _labelled_counter("gpusage_promises", what, ("result",), promises)
         idle, for_longer = self._runs.idle, ("longer_than_s",)
-        counts: Counts = {(limit_s,): count for limit_s, count in idle.job_counts.items()}
-        yield _labelled_counter("gpusage_runs_idle", "Runs that did nothing for longer at a time.", for_longer, counts)
+        jobs_by_limit: Counts = {(limit_s,): count for limit_s, count in idle.job_counts.items()}
+        what = "Runs that did nothing for longer at a time."
+        yield _labelled_counter("gpusage_runs_idle", what, for_longer, jobs_by_limit)
         idle_s: Counts = {(limit_s,): HOUR_S * idle_hours for limit_s, idle_hours in idle.hours.items()}
         what = "GPU time of these runs in the longest such time of each."
         yield _labelled_counter("gpusage_runs_idle_gpu_seconds", what, for_longer, idle_s)

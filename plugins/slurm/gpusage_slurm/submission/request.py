@@ -18,7 +18,7 @@ from datetime import datetime
 
 from gpusage.graphs.card.error import ERROR_MARK, decode_error
 from gpusage_hooks.comment import MODEL_NAMES, is_model_path, parse_comment, parse_first_run, parse_learn
-from gpusage_hooks.types import OF_USER, DecisionRequest, GpuRequest, Job, ModelRequest, Submitter
+from gpusage_hooks.types import OF_USER, DecisionRequest, GpuRequest, Job, Submitter
 from gpusage_hooks.units import MIB
 from gpusage_slurm.submission.deadline import seconds_left
 from gpusage_slurm.submission.script import read_script, run_record
@@ -97,7 +97,7 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
     offline = {"variable_comment": submission.comment, **read_script(script)} if script else {}
     fields = {**offline, **submission.fields} if script else submission.fields
 
-    texts = filter(None, map(fields.get, _CHANNELS))
+    texts = [*filter(None, map(fields.get, _CHANNELS))]
     model_request = next(filter(None, (parse_comment(text, model_names) for text in texts)), None)
     path = model_request.model if model_request and is_model_path(model_request.model, model_names) else ""
     if model_request is not None and path and not path.startswith(("~", "/")):
@@ -118,16 +118,11 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
         card_trouble=None if fits else _missing_card_reason(fields),
         submitter=Submitter(fields=fields, user_field="user_id", job_name_field="name"),
         dry_run=fields.get("dry_run") == "1",
-        first_run=None if model_request else _first_run(fields),
+        first_run=None if model_request else next(filter(None, map(parse_first_run, texts)), None),
         shows_model=fields.get("shows_model") == "1" and bool(_learn_switch(fields)),
         run_record=run_record(script or "", fields.get("work_dir", ""), submission.arguments) if is_recorded else "",
         caveat=_CAVEAT.format(fields["export"]) if script and not _exports_all(fields) else None,
     )
-
-
-def _first_run(fields: Mapping[str, str]) -> ModelRequest | None:
-    """Return what earlier runs of the script showed, as the submission client found it."""
-    return next(filter(None, (parse_first_run(fields.get(channel, "")) for channel in _CHANNELS)), None)
 
 
 def _learn_switch(fields: Mapping[str, str]) -> bool | None:

@@ -95,7 +95,7 @@ def submit(
     configuration = load_configuration()
 
     # Without a model an earlier run of the same command may have shown one; this run then shows its own.
-    model_request = options.read_requests([model], run)[0] if model else None
+    model_request = options.read_request(model, run) if model else None
     record = None
     if model_request is None:
         record = record_of(line, submit_options.files, configuration.learning.capture, learns=submit_options.learns)

@@ -2,13 +2,21 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpusage.cli.cards.graph_cache import read_graph
+from gpusage.cli.cards.graph_cache import NOTICE_AFTER_S, read_graph
 from gpusage.decisions.advisor import make_advisor
+from gpusage.plugins.loading import make_hooks
+from gpusage_hooks import samples
 from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ModelGraph
+from sites import announced
 
 TINY = {
     "model_type": "gpt2",
@@ -86,3 +94,29 @@ def test_a_configuration_that_is_a_pipe_keeps_nobody_waiting(folder: Path) -> No
     os.mkfifo(folder / "config.json")
     with pytest.raises(GraphError):
         read_graph(make_advisor(), str(folder), {})
+
+
+def test_on_a_terminal_what_takes_long_to_read_is_named_and_elsewhere_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plugin of the site waits until the line is there."""
+    shown: list[bytes] = []
+    threads: list[int] = []
+
+    def read_model() -> ModelGraph:
+        threads.append(threading.active_count())
+        if sys.stderr.isatty():
+            shown.append(screen.read(1000))
+        return samples.graph()
+
+    advisor = replace(make_advisor(), hooks=make_hooks([announced("slow", read_model=read_model)]))
+    read_graph(advisor, "a.slow", {})
+    assert capsys.readouterr() == ("", "")
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w") as stderr, os.fdopen(ours, "rb", buffering=0) as screen:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        begun_s = time.monotonic()
+        read_graph(advisor, "a.slow", {})
+        assert time.monotonic() >= begun_s + NOTICE_AFTER_S
+    assert shown == [b"Reading a.slow on shapes alone ...\r\n"]
+    assert threads[1] == threads[0] + 1

@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
+import gpusage
+from gpusage.decisions.prediction import request_with_model_settings
 from gpusage.graphs.card.text import to_document
 from gpusage.graphs.named import diffusion
 from gpusage.graphs.named.huggingface import build_name
 from gpusage.graphs.named.image_libraries import build
 from gpusage.graphs.reader import read_model
+from gpusage.graphs.torch.module import graph_from_module
 from gpusage.predictors.work.lowering import forward_flop
+from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
@@ -370,10 +374,58 @@ def test_a_denoiser_of_diffusers_is_read_from_its_configuration(
 
 
 @pytest.mark.parametrize(
-    ("name", "side"), [("fasterrcnn_resnet50_fpn", (800, 1066)), ("ssdlite320_mobilenet_v3_large", (320, 320))]
+    ("name", "side"),
+    [
+        ("fasterrcnn_resnet50_fpn", (800, 1066)),
+        ("maskrcnn_resnet50_fpn", (800, 1066)),
+        ("keypointrcnn_resnet50_fpn", (800, 1066)),
+        ("ssdlite320_mobilenet_v3_large", (320, 320)),
+    ],
 )
 def test_a_detector_has_the_size_that_it_resizes_its_pictures_to(name: str, side: tuple[int, int]) -> None:
     """Its boxes are compared all at once: by class, torchvision asks for values."""
     graph = read(f"torchvision:{name}")
     assert graph.inputs[0][1][1:] == (3, *side)
     assert any(note.startswith("How much it selects depends on values") for note in graph.notes)
+
+
+@pytest.mark.parametrize(("kind", "drawn"), [("MaskRCNN", 1), ("KeypointRCNN", 17)])
+def test_a_detector_has_the_layers_of_masks_and_keypoints_and_draws_none(kind: str, drawn: int) -> None:
+    """How large a box is depends on values. Of three boxes in each of two pictures the last layer makes 28 x 28."""
+    import torch
+    from torchvision.models import detection
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+
+    backbone = torch.nn.Conv2d(3, 8, 3, stride=8)
+    backbone.out_channels = 8
+    sizes = {"min_size": 64, "max_size": 64, "box_detections_per_img": 3}
+    anchors = AnchorGenerator(((32,),), ((1.0,),))
+    model = getattr(detection, kind)(backbone, 2, rpn_anchor_generator=anchors, **sizes)
+    heads, transform = detection.roi_heads, detection.transform
+    usual = heads.heatmaps_to_keypoints, transform.paste_masks_in_image
+    graph = graph_from_module(model, (torch.zeros(2, 3, 64, 64),))
+    channels = 256 if drawn == 1 else drawn
+    (last,) = (node for node in graph.nodes if node.op_type == "ConvTranspose")
+    assert last.outputs == ((2 * 3, channels, 28, 28),)
+    assert (heads.heatmaps_to_keypoints, transform.paste_masks_in_image) == usual
+
+
+def test_a_model_of_one_batch_size_runs_at_it_unless_its_user_names_another() -> None:
+    assert gpusage.predict("torchvision:maskrcnn_resnet50_fpn", gpu="v100").throughput_samples_per_s.value > 0
+    with pytest.raises(GraphError, match="be run at its only batch size, 2; got batch=1"):
+        gpusage.predict("torchvision:maskrcnn_resnet50_fpn", gpu="v100", batch_size=1)
+    request = parse_model("torchvision:maskrcnn_resnet50_fpn")
+    settled = request_with_model_settings(request, read("torchvision:maskrcnn_resnet50_fpn"))
+    assert settled.workload.batch_size == 2
+    assert settled.assumed == ("batch=2", "mode=train", "precision=fp32")
+
+
+@pytest.mark.parametrize(
+    ("name", "published_s"),
+    [("fasterrcnn_resnet50_fpn", 0.2288), ("maskrcnn_resnet50_fpn", 0.2728), ("keypointrcnn_resnet50_fpn", 0.3789)],
+)
+def test_a_detector_trains_as_fast_as_torchvision_says(name: str, published_s: float) -> None:
+    """On eight V100, two pictures each: torchvision 0.3, "Runtime characteristics"."""
+    need = gpusage.predict(f"torchvision:{name}", gpu="v100", gpus=8)
+    assert need.step_time_s.value == pytest.approx(published_s, rel=0.2)
+    assert need.fits

@@ -51,7 +51,7 @@ def repetition() -> Repetition:
     delays = comparison.delays_of(STAYS, 60.0)
     return Repetition(
         real=outcomes(100.0, 70.0),
-        simulated=outcomes(100.0, 60.0),
+        simulations=[outcomes(80.0, 50.0), outcomes(120.0, 70.0)],
         at_once=outcomes(100.0, 70.0),
         delays={"off": delays, "on": delays},
         backfilled={"off": 0, "on": 2},
@@ -74,10 +74,11 @@ def test_the_table_says_whether_both_agree() -> None:
     assert "30.0 % real, 40.0 % simulated" in notes[0]
     assert "real +16.7 % from simulated (goal 10: missed)" in notes[1]
     assert "+17 %, +17 %" in notes[2]
-    assert "+0.0 %; single repetitions: +0 %, +0 %" in notes[3]
-    assert "a start 1.50 s after there was room, a job that ran out of memory again after 2.0 s" in notes[8]
-    assert notes[11] == "gpusage on: starts by backfill: 2 of 4, 2 of 4"
-    assert notes[12] == "jobs whose share the simulator has otherwise: 1, 1"
+    assert notes[3] == "the same of single simulations from their mean: -3 % to +4 %"
+    assert "+0.0 %; single repetitions: +0 %, +0 %" in notes[4]
+    assert "a start 1.50 s after there was room, a job that ran out of memory again after 2.0 s" in notes[10]
+    assert notes[13] == "gpusage on: starts by backfill: 2 of 4, 2 of 4"
+    assert notes[14] == "jobs whose share the simulator has otherwise: 1, 1"
 
 
 def test_the_document_is_json_with_every_stay() -> None:

@@ -24,4 +24,4 @@ def test_gpus_are_in_the_order_of_types_then_nodes(site: Site) -> None:
 
 def test_compressed_time_makes_the_manager_slow() -> None:
     """At 30 times the speed, one second of Slurm's is half a minute."""
-    assert SLURM.scheduling("on", 30.0) == Scheduling(backfill_s=30.0, start_s=36.0, requeue_s=75.0, gpus_per_node=4)
+    assert SLURM.scheduling(1.2, 30.0) == Scheduling(backfill_s=30.0, start_s=36.0, requeue_s=75.0, gpus_per_node=4)

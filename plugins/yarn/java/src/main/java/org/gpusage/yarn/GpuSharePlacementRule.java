@@ -171,8 +171,8 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
    */
   private void label(ApplicationSubmissionContext application, Plan plan) {
     String queue = application.getQueue();
-    List<String> usable = NodeLabels.roomyFirst(
-        rm, NodeLabels.usable(rm, queue, plan.labels), plan.container(Settings.shareResource(conf)));
+    Resource container = plan.container(Settings.shareResource(conf));
+    List<String> usable = NodeLabels.roomyFirst(rm, NodeLabels.usable(rm, queue, plan.labels, container), container);
     if (!isEmpty(application.getNodeLabelExpression()) || usable.isEmpty()) {
       return;
     }

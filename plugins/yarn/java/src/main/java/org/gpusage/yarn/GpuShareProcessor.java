@@ -36,6 +36,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicat
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
+import org.apache.hadoop.yarn.util.resource.Resources;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -271,13 +272,13 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     return forWholeGpus || label != null ? Optional.of(RequestConverter.unplanned(share, label, offers(application))) : Optional.empty();
   }
 
-  private RequestConverter.Offers offers(RMApp application) {
+  private Offers offers(RMApp application) {
     if (!forWholeGpus) {
-      return RequestConverter.Offers.NONE;
+      return Offers.NONE;
     }
     String queue = application.getQueue();
     String named = application.getApplicationSubmissionContext().getNodeLabelExpression();
-    return new RequestConverter.Offers() {
+    return new Offers() {
       @Override
       public boolean offersGpus(String label) {
         return NodeLabels.offersGpus(rm, label);
@@ -306,7 +307,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     if (defaultLabel.isEmpty() || named != null && !named.isEmpty() || !NodeLabels.defaultLabel(rm, queue).isEmpty()) {
       return null;
     }
-    return NodeLabels.usable(rm, queue, Collections.singletonList(defaultLabel)).stream().findFirst().orElse(null);
+    return NodeLabels.usable(rm, queue, Collections.singletonList(defaultLabel), Resources.none()).stream().findFirst().orElse(null);
   }
 
   /** Return the generation to begin on: the application's own label, else the plan's first; null if the user named another label. */
@@ -315,8 +316,8 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     if (named != null && !named.isEmpty()) {
       return plan.labels.contains(named) ? named : null;
     }
-    List<String> usable = NodeLabels.usable(rm, application.getQueue(), plan.labels);
-    return NodeLabels.roomyFirst(rm, usable, plan.container(share)).stream().findFirst().orElse(null);
+    Resource required = plan.container(share);
+    return NodeLabels.roomyFirst(rm, NodeLabels.usable(rm, application.getQueue(), plan.labels, required), required).stream().findFirst().orElse(null);
   }
 
   private Resource most(ApplicationAttemptId attempt) {
@@ -334,7 +335,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
 
   /** Return the generation after {@code label}: the next one with room for {@code required}, else the next. */
   private String following(ApplicationAttemptId attempt, List<String> labels, String label, Resource required) {
-    List<String> usable = new ArrayList<>(NodeLabels.usable(rm, queue(attempt), labels));
+    List<String> usable = new ArrayList<>(NodeLabels.usable(rm, queue(attempt), labels, required));
     Collections.rotate(usable, -(usable.indexOf(label) + 1));
     usable.remove(label);
     return NodeLabels.roomyFirst(rm, usable, required).stream().findFirst().orElse(label);

@@ -12,6 +12,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
@@ -35,17 +36,22 @@ final class NodeGpus {
 
   static final int MOST_GPUS = 1024;
 
+  /** The tags of a container that has one GPU and the threads of its share, as nearly all: all of them carry the same object. */
+  private static final List<Set<String>> TAGS =
+      IntStream.range(0, MOST_GPUS).mapToObj(number -> Collections.singleton(GPU + number)).collect(Collectors.toList());
+
   /** The number in each tag: an allocation looks at those of all containers of a node, several times. */
-  private static final Map<String, Integer> NUMBERS =
-      IntStream.range(0, MOST_GPUS).boxed().collect(Collectors.toMap(number -> GPU + number, number -> number));
+  private static final Map<String, List<Integer>> NUMBERS =
+      IntStream.range(0, MOST_GPUS).boxed().collect(Collectors.toMap(number -> GPU + number, Collections::singletonList));
 
   private final long[] free;
 
   /** The GPUs with a container of the application whose containers must be apart. */
-  final Set<Integer> barred = new HashSet<>();
+  final Set<Integer> barred;
 
-  private NodeGpus(long[] free) {
+  private NodeGpus(long[] free, Set<Integer> barred) {
     this.free = free;
+    this.barred = barred;
   }
 
   static NodeGpus of(SchedulerNode node, String share) {
@@ -54,7 +60,7 @@ final class NodeGpus {
 
   /** Return likewise, where GPUs with a container of the application {@code apart} have nothing free, unless that is null. */
   static NodeGpus of(SchedulerNode node, String share, ApplicationId apart) {
-    NodeGpus gpus = new NodeGpus(offered(amount(node.getTotalResource(), share)));
+    NodeGpus gpus = new NodeGpus(offered(amount(node.getTotalResource(), share)), apart == null ? Collections.emptySet() : new HashSet<>());
     List<Long> untagged = new ArrayList<>();
     for (RMContainer container : node.getCopiedListOfRunningContainers()) {
       long held = amount(container.getContainer().getResource(), share); // which takes no lock, and the scheduler asks very often
@@ -106,8 +112,8 @@ final class NodeGpus {
 
   /** Return the fullest GPU that has room for {@code share}, or as many free ones as it is whole GPUs; none if there is no room. */
   List<Integer> choose(long share) {
-    List<Integer> chosen = new ArrayList<>();
     if (share > Settings.WHOLE_GPU) {
+      List<Integer> chosen = new ArrayList<>();
       long count = count(share);
       for (int number = 0; number < free.length && chosen.size() < count; number++) {
         if (free[number] == Settings.WHOLE_GPU) {
@@ -132,6 +138,9 @@ final class NodeGpus {
    * @param apart whether no other container of its application may have them
    */
   static Set<String> tags(List<Integer> numbers, long threads, boolean apart) {
+    if (numbers.size() == 1 && threads == 0 && !apart) {
+      return TAGS.get(numbers.get(0));
+    }
     Set<String> tags = new LinkedHashSet<>();
     numbers.forEach(number -> tags.add(GPU + number));
     if (threads > 0 && !numbers.isEmpty()) {
@@ -145,14 +154,13 @@ final class NodeGpus {
 
   /** Return the numbers of the GPUs that a container's {@code tags} name, in order. */
   static List<Integer> numbers(Collection<String> tags) {
-    List<Integer> numbers = new ArrayList<>();
+    List<Integer> numbers = Collections.emptyList();
     for (String tag : tags == null ? Collections.<String>emptyList() : tags) {
-      Integer number = NUMBERS.get(tag);
+      List<Integer> number = NUMBERS.get(tag);
       if (number != null) {
-        numbers.add(number);
+        numbers = numbers.isEmpty() ? number : Stream.concat(numbers.stream(), number.stream()).sorted().collect(Collectors.toList());
       }
     }
-    Collections.sort(numbers);
     return numbers;
   }
 

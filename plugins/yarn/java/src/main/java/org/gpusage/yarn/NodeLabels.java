@@ -24,16 +24,23 @@ import org.apache.hadoop.yarn.util.resource.Resources;
 final class NodeLabels {
   private NodeLabels() {}
 
-  /** Return those of {@code labels} that exist and are open to {@code queue}; if any of them has nodes, only those with nodes. */
-  static List<String> usable(RMContext rm, String queue, List<String> labels) {
+  /**
+   * Return those of {@code labels} that exist and are open to {@code queue}; if with any of them its maximum is {@code required} or more, only such, for
+   * YARN lets the request wait for ever with the others; and if any of these has nodes, only those with nodes.
+   */
+  static List<String> usable(RMContext rm, String queue, List<String> labels, Resource required) {
     RMNodeLabelsManager manager = rm.getNodeLabelManager();
     List<String> known = new ArrayList<>(labels);
     known.retainAll(manager.getClusterNodeLabelNames());
     QueueInfo info = known.isEmpty() ? null : queueInfo(rm, queue);
     known.removeIf(label -> info != null && !isOpen(info, label));
-    List<String> alive = new ArrayList<>(known);
-    alive.removeIf(label -> manager.getActiveNMCountPerLabel(label) == 0);
-    return alive.isEmpty() ? known : alive;
+    return preferred(preferred(known, label -> info == null || mayHave(info, label, required)), label -> manager.getActiveNMCountPerLabel(label) > 0);
+  }
+
+  /** Return those of {@code labels} that meet {@code condition}; all of them if none does. */
+  private static List<String> preferred(List<String> labels, Predicate<String> condition) {
+    List<String> preferred = labels.stream().filter(condition).collect(Collectors.toList());
+    return preferred.isEmpty() ? labels : preferred;
   }
 
   /** Return {@code labels}, those first where one node has room for {@code required} now: share, memory and cores. */
@@ -81,8 +88,8 @@ final class NodeLabels {
       return "";
     }
     Resource asShares = RequestConverter.wholeShares(required, Settings.shareResource(rm.getYarnConfiguration()));
-    List<String> shares = roomyFirst(rm, usable(rm, queue, labels(rm, label -> becomesShares(rm, label, required))), asShares);
-    List<String> whole = roomyFirst(rm, usable(rm, queue, labels(rm, label -> fits(rm, label, required))), required);
+    List<String> shares = roomyFirst(rm, usable(rm, queue, labels(rm, label -> becomesShares(rm, label, required)), asShares), asShares);
+    List<String> whole = roomyFirst(rm, usable(rm, queue, labels(rm, label -> fits(rm, label, required)), required), required);
     Stream<String> labels = sharesFirst ? Stream.concat(shares.stream(), whole.stream()) : Stream.concat(whole.stream(), shares.stream());
     return labels.findFirst().orElse("");
   }
@@ -105,12 +112,21 @@ final class NodeLabels {
     return rm.getNodeLabelManager().getResourceByLabel(label, rm.getScheduler().getClusterResource());
   }
 
-  /** Return whether requests without a label go to nodes without a label, and {@code required} fits such a node. */
+  /** Return whether requests without a label go to nodes without a label, and {@code required} fits such a node; now, if its label may be due. */
   static boolean isOpenUnlabelled(RMContext rm, String queue, Resource required) {
     QueueInfo info = queueInfo(rm, queue);
-    return info != null
-        && info.getMaximumCapacity() > 0
-        && defaultLabel(rm, queue).isEmpty() && fits(rm, RMNodeLabelsManager.NO_LABEL, required);
+    if (info == null || info.getMaximumCapacity() <= 0 || !defaultLabel(rm, queue).isEmpty()) {
+      return false;
+    }
+    String none = RMNodeLabelsManager.NO_LABEL;
+    return areLabelsDue(rm) ? hasRoom(rm, none, required) : fits(rm, none, required);
+  }
+
+  /** Return whether the ResourceManager's own provider of labels has given none to any node: so it is for up to 30 s after a start. */
+  private static boolean areLabelsDue(RMContext rm) {
+    RMNodeLabelsManager manager = rm.getNodeLabelManager();
+    return rm.getRMDelegatedNodeLabelsUpdater() != null
+        && manager.getClusterNodeLabelNames().stream().allMatch(label -> manager.getActiveNMCountPerLabel(label) == 0);
   }
 
   /**
@@ -120,9 +136,9 @@ final class NodeLabels {
   private static boolean hasNode(RMContext rm, String label, Predicate<SchedulerNode> condition) {
     AbstractYarnScheduler<?, ?> scheduler = (AbstractYarnScheduler<?, ?>) rm.getScheduler();
     for (RMNode node : rm.getRMNodes().values()) {
-      boolean isThere = node.getState() == NodeState.RUNNING && (label.isEmpty() ? node.getNodeLabels().isEmpty() : node.getNodeLabels().contains(label));
-      SchedulerNode known = isThere ? scheduler.getSchedulerNode(node.getNodeID()) : null;
-      if (known != null && condition.test(known)) {
+      SchedulerNode known = scheduler.getSchedulerNode(node.getNodeID());
+      if (known != null && condition.test(known) && node.getState() == NodeState.RUNNING // what takes locks comes last, for there may be thousands of nodes
+          && (label.isEmpty() ? node.getNodeLabels().isEmpty() : node.getNodeLabels().contains(label))) {
         return true;
       }
     }
@@ -150,5 +166,11 @@ final class NodeLabels {
     Map<String, QueueConfigurations> capacities = queue.getQueueConfigurations();
     QueueConfigurations capacity = capacities == null ? null : capacities.get(label);
     return named && (capacity == null || capacity.getMaxCapacity() > 0);
+  }
+
+  private static boolean mayHave(QueueInfo queue, String label, Resource required) {
+    Map<String, QueueConfigurations> capacities = queue.getQueueConfigurations();
+    QueueConfigurations capacity = capacities == null ? null : capacities.get(label);
+    return capacity == null || capacity.getEffectiveMaxCapacity() == null || Resources.fitsIn(required, capacity.getEffectiveMaxCapacity());
   }
 }

@@ -38,31 +38,6 @@ final class RequestConverter {
     private long sinceNs;
   }
 
-  /** What the nodes of the cluster offer to an application that asks for whole GPUs. */
-  interface Offers {
-    /** No node offers shares in place of GPUs. */
-    Offers NONE = new Offers() {};
-
-    /** Return whether a node with {@code label} that offers GPUs in any form has registered. */
-    default boolean offersGpus(String label) {
-      return true;
-    }
-
-    /** Return whether GPUs in {@code required} become shares on nodes with {@code label}, which have no other for them. */
-    default boolean becomesShares(String label, Resource required) {
-      return false;
-    }
-
-    /**
-     * Return the label to which requests for {@code required} go that name none; nothing for nodes without one, or if YARN finds others by itself.
-     *
-     * @param constrained whether such a request has placement constraints: it is given no label, and becomes shares where any label has only these for it
-     */
-    default String label(Resource required, boolean constrained) {
-      return "";
-    }
-  }
-
   private static final int MOST_KEYS = 10_000;
 
   final Plan plan;
@@ -80,6 +55,9 @@ final class RequestConverter {
 
   /** Requests for whole GPUs that came before their nodes had registered, as after a restart of the ResourceManager. */
   private final Map<SchedulerRequestKey, List<ResourceRequest>> deferred = new LinkedHashMap<>();
+
+  /** Those that went to nodes without a label: once no such node has a GPU, as the nodes' labels have come, they are resolved again. */
+  private final Map<SchedulerRequestKey, List<ResourceRequest>> unlabelled = new LinkedHashMap<>();
 
   /** Keys that want no more containers; those allocated before come with the answer to that request at the latest. */
   private final Set<SchedulerRequestKey> cancelled = new HashSet<>();
@@ -127,7 +105,10 @@ final class RequestConverter {
     requestedGpus.keySet().removeAll(cancelled);
     cancelled.clear();
     Map<SchedulerRequestKey, String> labels = labels(requested);
-    requested.forEach(ask -> deferred.remove(SchedulerRequestKey.create(ask)));
+    for (ResourceRequest ask : requested) {
+      deferred.remove(SchedulerRequestKey.create(ask));
+      unlabelled.remove(SchedulerRequestKey.create(ask));
+    }
     for (ResourceRequest ask : requested) {
       if (needsShare(ask, most)) {
         ResourceRequest ours = withLabel(copy(ask, withShare(ask.getCapability()), ask.getNumContainers()));
@@ -184,12 +165,16 @@ final class RequestConverter {
   }
 
   /**
-   * Return requests for whole GPUs again, as shares, whose nodes have registered only now and offer shares alone.
+   * Return requests for whole GPUs again, as shares or with their label, whose nodes have registered or got their label only now.
    *
    * @param remaining how many containers the scheduler still owes for a request
    */
   List<ResourceRequest> resolvedRequests(ToIntFunction<SchedulerRequestKey> remaining, long nowNs) {
     List<ResourceRequest> resolvedRequests = new ArrayList<>();
+    if (!unlabelled.isEmpty() && !offers.offersGpus("")) {
+      deferred.putAll(unlabelled);
+      unlabelled.clear();
+    }
     for (SchedulerRequestKey key : new ArrayList<>(deferred.keySet())) {
       List<ResourceRequest> requested = deferred.remove(key);
       Map<SchedulerRequestKey, String> labels = labels(requested);
@@ -278,11 +263,15 @@ final class RequestConverter {
     String named = labels.getOrDefault(SchedulerRequestKey.create(ask), "");
     String chosen = !named.isEmpty() ? named : label != null ? label : offers.label(ask.getCapability(), false);
     boolean asShares = offers.becomesShares(chosen, ask.getCapability());
-    if (!asShares && !offers.offersGpus(chosen) && deferred.size() < MOST_KEYS) {
-      deferred.computeIfAbsent(SchedulerRequestKey.create(ask), unseen -> new ArrayList<>()).add(ask);
+    boolean offered = asShares || offers.offersGpus(chosen);
+    Map<SchedulerRequestKey, List<ResourceRequest>> waiting = offered ? unlabelled : deferred;
+    if ((chosen.isEmpty() || !offered) && waiting.size() < MOST_KEYS) {
+      waiting.computeIfAbsent(SchedulerRequestKey.create(ask), unseen -> new ArrayList<>()).add(ask);
+    }
+    if (!offered) {
       return null;
     }
-    if (!asShares && (chosen.isEmpty() || chosen.equals(named) || label != null || !offers.offersGpus(chosen))) {
+    if (!asShares && (chosen.isEmpty() || chosen.equals(named) || label != null)) {
       return null;
     }
     ResourceRequest ours = copy(ask, asShares ? wholeShares(ask.getCapability(), share) : ask.getCapability(), ask.getNumContainers());

@@ -6,8 +6,11 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.Arrays;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
@@ -30,8 +33,8 @@ class RequestConverterTest {
   private static boolean registered = true;
 
   /** A cluster whose nodes with label v100 offer shares alone, and whose nodes without a label have no GPU. */
-  private static final RequestConverter.Offers SHARES =
-      new RequestConverter.Offers() {
+  private static final Offers SHARES =
+      new Offers() {
         @Override
         public boolean offersGpus(String label) {
           return registered && !label.isEmpty();
@@ -93,6 +96,40 @@ class RequestConverterTest {
   }
 
   @Test
+  void whatWaitsWithoutALabelGetsOneOnceNoNodeWithoutALabelHasAGpu() throws Exception {
+    Set<String> offering = new HashSet<>(Collections.singleton(""));
+    Offers changing =
+        new Offers() {
+          @Override
+          public boolean offersGpus(String label) {
+            return offering.contains(label);
+          }
+
+          @Override
+          public boolean becomesShares(String label, Resource required) {
+            return offering.contains(label);
+          }
+
+          @Override
+          public String label(Resource required, boolean constrained) {
+            return offering.contains("") ? "" : "v100";
+          }
+        };
+    RequestConverter converter = RequestConverter.unplanned(SHARE, null, changing);
+    ResourceRequest sent = only(converter.convert(Collections.singletonList(ask(256, 1, 0, 3)), MOST, 0));
+    assertEquals(GpuShareResourceCalculatorTest.vector(256, 1, 0, 100), sent.getCapability());
+    assertNull(sent.getNodeLabelExpression());
+    assertEquals(Collections.emptyList(), converter.resolvedRequests(key -> 3, 0));
+    offering.remove("");
+    assertEquals(Collections.emptyList(), converter.resolvedRequests(key -> 3, 0), "nobody knows yet where they are");
+    offering.add("v100");
+    ResourceRequest again = only(converter.resolvedRequests(key -> 2, 0));
+    assertEquals("v100", again.getNodeLabelExpression());
+    assertEquals(Arrays.asList(2, sent.getCapability()), Arrays.asList(again.getNumContainers(), again.getCapability()));
+    assertEquals(Collections.emptyList(), converter.resolvedRequests(key -> 2, 0));
+  }
+
+  @Test
   void whatIsAskedBeforeANodeHasRegisteredBecomesAShareOnceOneHas() throws Exception {
     RequestConverter converter = RequestConverter.unplanned(SHARE, null, SHARES);
     ResourceRequest ask = ask(256, 1, 0, 3);
@@ -144,7 +181,7 @@ class RequestConverterTest {
 
   @Test
   void anUnplannedApplicationsGpusGoWhereTheSiteSaysAndNothingElseOfItDoes() throws Exception {
-    RequestConverter converter = RequestConverter.unplanned(SHARE, "t4", RequestConverter.Offers.NONE);
+    RequestConverter converter = RequestConverter.unplanned(SHARE, "t4", Offers.NONE);
     ResourceRequest ask = ask(256, 2, 0, 1);
     ResourceRequest changed = only(converter.convert(Collections.singletonList(ask), MOST, 0));
     assertEquals("t4", changed.getNodeLabelExpression());
@@ -157,8 +194,8 @@ class RequestConverterTest {
 
   @Test
   void gpusThatNoPlanIsForGoToNodesThatOfferThemWhole() throws Exception {
-    RequestConverter.Offers whole =
-        new RequestConverter.Offers() {
+    Offers whole =
+        new Offers() {
           @Override
           public String label(Resource required, boolean constrained) {
             return "a100";
@@ -271,7 +308,7 @@ class RequestConverterTest {
 
   private static RequestConverter converter(boolean every) throws Plan.PlanException {
     String text = "{'v':'1','share':'40','memory_mib':'128','labels':'a100,h100','fallback_after_s':'30'}";
-    return new RequestConverter(Plan.parse(PlanTest.encoded(text)), every, SHARE, "a100", RequestConverter.Offers.NONE);
+    return new RequestConverter(Plan.parse(PlanTest.encoded(text)), every, SHARE, "a100", Offers.NONE);
   }
 
   static ResourceRequest ask(long memory, long gpus, long share, int containers) {
