@@ -159,8 +159,7 @@ def predict_slowdown(
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
     working = _working(analysis.on(gpus).timing, known, rule)
     ends = slowdowns(working[:, gpu_of], growths_with(rule.filling_blocks, analysis, gpus, parts), rule)
-    has_step_time = any(of_gpu.step_time_s for of_gpu in known)
-    weights = _engine_weights(analysis, gpus, known) if has_step_time else []
+    weights = _engine_weights(analysis, gpus, known) if {*known} != {ObservedFigures()} else []
     if any(weights):
         # Nobody says which engine; training has none, so there each kernel is in proportion.
         if workload.mode == "infer" and engine_of(workload) == "eager" and not workload.generate:
