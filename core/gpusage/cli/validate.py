@@ -22,6 +22,7 @@ from gpusage.cli.scripts import Script, manager_of, read_scripts
 from gpusage.cli.status import describe_limits, unshared_reasons
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import Outcome, describe_change, describe_need, hold_reason
+from gpusage.devices.catalogue import CALIBRATED
 from gpusage.experience.learned import NOTHING_LEARNED
 from gpusage.plugins.loading import installed_managers
 from gpusage.policies.share_price import cost
@@ -68,6 +69,8 @@ class Validation:
                 notes.append(f"assumed {', '.join(job.model_request.assumed)}")
             if job.caveat:
                 notes.append(job.caveat)
+        need = self.outcome.decision.need
+        notes += [note for note in need.notes if note.startswith(CALIBRATED)] if need else []
         if self.outcome.mode == "observe" and self.outcome.history_estimates is None:
             notes.append(_OUTSIDE)
         return tuple(notes)

@@ -35,6 +35,9 @@ _SEPARATORS = re.compile(r"[\s_:-]+|\.(?=\d+g\.)")
 _SHORT_MEMORY = re.compile(r"\b(\d+)g\b(?!\.)")
 """``80g`` is ``80gb``; in ``1g.10gb`` the first number is no memory."""
 
+CALIBRATED = "By this site's calibration"
+"""How a note begins where a host of `gpusage.devices.calibration` moved a prediction."""
+
 
 class Catalogue:
     """GPUs by name, alias, NVML name and the type name of a workload manager."""

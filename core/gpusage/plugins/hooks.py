@@ -216,7 +216,11 @@ class Hooks:
 
     def are_ours(self, *hooks: str) -> bool:
         """Return whether nobody but gpusage itself implements *hooks*."""
-        return all(each.is_ours for hook in hooks for each in self.implementations.get(hook, ()))
+        for hook in hooks:
+            for implementation in self.implementations.get(hook, ()):
+                if not implementation.is_ours:
+                    return False
+        return True
 
     def describe_model_names(self) -> list[str]:
         """Return how the models are named that plugins read."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpusage.devices.catalogue import CALIBRATED
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.extrapolation import ENGINE_WARNING, gpu_notes, workload_notes
 from gpusage.predictors.known import apply_known_figures, implausible_step_time, throughput
@@ -17,7 +18,7 @@ from gpusage_hooks.units import KIB, MIB, seconds
 
 # The note names a wait that takes at least this part of a token's time: fast and slow GPUs then write alike.
 _MUCH = 0.2
-_HOST_NOTE = "By this site's calibration, hosts take {:.2g} times as long as usual to launch."
+_HOST_NOTE = f"{CALIBRATED}, hosts take {{:.2g}} times as long as usual to launch."
 
 
 @hookimpl(trylast=True)

@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import closing
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,16 @@ def test_what_this_host_s_store_tells_of_earlier_runs_counts_where_it_is_asked_f
     )
     assert any("1 earlier run was busy 25 % (" in reason for reason in with_it["reasons"])
     assert not any("earlier run" in reason for reason in without["reasons"])
+
+
+@pytest.mark.parametrize("host_factor", [1.0, 4.0])
+def test_a_calibration_that_moves_the_figures_is_noted(host_factor: float) -> None:
+    today = date.today().isoformat()  # noqa: DTZ011 - as the command writes it
+    measured = {"schema": "gpusage.calibration/1", "gpu": "v100", "device": "cuda", "measured_on": today}
+    factors = {"host_factor": host_factor, "host_spread": 1.1, "gpu_factor": 1.0}
+    Path("v100.json").write_text(json.dumps({**measured, **factors}))
+    with Path("gpusage.toml").open("a") as file:
+        file.write('[gpus]\ncalibration = ["v100.json"]\n')
+    (decision,) = json.loads(_validate(SHARED.replace(",utilization=30", ""), "--json").stdout)["decisions"]
+    is_noted = any("calibration, hosts take 4 times" in note for note in decision["notes"])
+    assert is_noted == (host_factor > 1)
