@@ -107,6 +107,7 @@ class State:
         path: The configuration's file, ``None`` for the usual one.
 
     Attributes:
+        cluster_names: Of the clusters that were observed and have one, by manager.
         snapshot: The newest; replaced as a whole, so that whoever reads it never waits.
     """
 
@@ -121,6 +122,7 @@ class State:
         self._advisor = advisor
         self._managers = managers
         self._observations: dict[str, ClusterObservation] = {}
+        self.cluster_names: dict[str, str] = {}
         self._reservations = PendingReservations()
         self._recent_jobs = RecentJobs()
         self._errors: dict[str, str] = {}
@@ -150,10 +152,6 @@ class State:
         # Files of calibrations may hang: nobody else waits then, and the last settings stay in force.
         self._site = self._watcher.configuration, self._advisor.configured(self._watcher.configuration)
         self._publish()
-
-    def cluster_names(self) -> Mapping[str, str]:
-        """Return the names of the clusters that were observed, by manager."""
-        return {manager: each.cluster.name for manager, each in self._observations.copy().items() if each.cluster.name}
 
     def set_learned(self, learned: Learned) -> None:
         """Decide by *learned* from now on; recent failures may not be in it yet."""
@@ -234,6 +232,8 @@ class State:
                 self._observations[manager] = ClusterObservation(
                     cluster=cluster, begun_at_s=begun_s, seen_at_s=time.monotonic()
                 )
+            if cluster is not None and cluster.name:
+                self.cluster_names[manager] = cluster.name
             self._errors.pop(manager, None)
         self._publish(refreshed=True)
 

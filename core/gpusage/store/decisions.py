@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
@@ -40,7 +40,6 @@ from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import DecisionRecord, Usage
 from gpusage_hooks.units import DAY_S
 
-Clusters = Callable[[], Mapping[str, str]]
 EVERYTHING = UsageQuery()
 CHUNK_ROWS = 500
 """Decisions that a reader of many has at a time: one takes up to 10 KB."""
@@ -67,7 +66,7 @@ class DecisionStore(ABC):
         name: The store's place, for messages.
         schema: Before each table's name: empty, or a name and a dot.
         keep_days: How long rows stay; ``None`` for good.
-        clusters: Returns the names of the clusters that the caller writes for, by manager, as far as they are known.
+        clusters: Names of the clusters that the caller writes for, by manager; more may become known later.
     """
 
     opening_errors: tuple[type[Exception], ...]
@@ -77,7 +76,7 @@ class DecisionStore(ABC):
     begin: str
     """The statement that begins a transaction."""
 
-    def __init__(self, name: str, schema: str, keep_days: float | None, clusters: Clusters) -> None:
+    def __init__(self, name: str, schema: str, keep_days: float | None, clusters: Mapping[str, str]) -> None:
         self._name = name
         self._schema = schema
         self._keep_days = keep_days
@@ -298,7 +297,8 @@ class DecisionStore(ABC):
                 thousands of times, nor a server that is away.
         """
         if self._connection is not None:
-            self._require_own(self._connection)
+            if self._clusters != self._own_clusters:
+                self._require_own(self._connection)
             return self._connection
         # Thousands of decisions may wait to be written.
         if self._refused is not None and time.monotonic() < self._refused[0]:
@@ -312,7 +312,8 @@ class DecisionStore(ABC):
             raise failure from error
 
         self._refused = None
-        self._require_own(self._connection)
+        if self._clusters:
+            self._require_own(self._connection)
         return self._connection
 
     def _require_own(self, connection: Any) -> None:
@@ -321,10 +322,7 @@ class DecisionStore(ABC):
         Raises:
             OtherClusterError: It is of another.
         """
-        names = self._clusters()
-        if names == self._own_clusters:
-            return
-
+        names = dict(self._clusters)
         selection = f"SELECT manager, name FROM {self._schema}clusters"  # noqa: S608 - our schema
         insertion = f"INSERT INTO {self._schema}clusters (manager, name) VALUES (:manager, :name)"  # noqa: S608 - our schema
         while not names.items() <= (owners := dict(self._run(connection, selection, {}))).items():

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from gpusage.store.decisions import Clusters, DecisionStore
+from gpusage.store.decisions import DecisionStore
 from gpusage.store.postgresql import PostgresqlStore
 from gpusage.store.sqlite import SqliteStore
 from gpusage_hooks.errors import RequestError
 
 
-def open_store(url: str, *, keep_days: float | None = None, clusters: Clusters = dict) -> DecisionStore:
+def open_store(url: str, *, keep_days: float | None = None, clusters: Mapping[str, str] = {}) -> DecisionStore:
     """Return the store at *url*; it is opened by its first use.
 
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://user@host/database``.
         keep_days: How long decisions and usage are kept; ``None`` for good.
-        clusters: Returns the names of the clusters that the caller writes for; of none, where it only reads.
+        clusters: See `DecisionStore`; of none, where the caller only reads.
 
     Raises:
         RequestError: The URL is of no kind that we can keep decisions in, or pg8000 is not installed.

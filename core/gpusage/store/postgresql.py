@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from gpusage.store.decisions import Clusters, DecisionStore, StoreError
+from gpusage.store.decisions import DecisionStore, StoreError
 from gpusage.store.rows import Values, schema_version, statements_since
 from gpusage_hooks.errors import RequestError
 
@@ -74,7 +74,7 @@ class PostgresqlStore(DecisionStore):
     next_step = "Check the server and the user's rights."
     begin = "START TRANSACTION"
 
-    def __init__(self, url: str, *, keep_days: float | None = None, clusters: Clusters = dict) -> None:
+    def __init__(self, url: str, *, keep_days: float | None = None, clusters: Mapping[str, str] = {}) -> None:
         self.address = parse_address(url)
         super().__init__(str(self.address), "gpusage.", keep_days, clusters)
         self._client = _client()

@@ -14,12 +14,12 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpusage.store.decisions import Clusters, DecisionStore, StoreError
+from gpusage.store.decisions import DecisionStore, StoreError
 from gpusage.store.rows import Values, schema_version, statements_since
 
 BUSY_TIMEOUT_S = 1.0
@@ -44,7 +44,7 @@ class SqliteStore(DecisionStore):
     next_step = "Check the disk and the folder's rights."
     begin = "BEGIN IMMEDIATE"  # waits for another writer now, within the busy timeout, and not between two statements
 
-    def __init__(self, path: Path, *, keep_days: float | None = None, clusters: Clusters = dict) -> None:
+    def __init__(self, path: Path, *, keep_days: float | None = None, clusters: Mapping[str, str] = {}) -> None:
         super().__init__(repr(str(path)), "", keep_days, clusters)
         self.path = path
         self._inode: int | None = None

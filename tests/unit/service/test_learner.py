@@ -131,11 +131,11 @@ def test_a_run_without_a_model_is_published_at_once_and_nothing_twice(tmp_path: 
 
 def test_nothing_is_learned_from_another_clusters_store_once_this_cluster_is_seen(tmp_path: Path) -> None:
     """Jobs of two clusters have equal numbers: a run of one would show the model of another's job."""
-    theirs = partial(open_store, f"sqlite:///{tmp_path}/d.db", clusters=lambda: {"slurm": "theirs"})
+    theirs = partial(open_store, f"sqlite:///{tmp_path}/d.db", clusters={"slurm": "theirs"})
     with closing(theirs()) as store:
         store.record_usage([replace(UNMARKED, started_at_s=time.time() - 3600.0, ended_at_s=time.time())])
     names, published = dict[str, str](), list[Learned]()
-    task = learner.Learner(Configuration, partial(theirs, clusters=lambda: dict(names)), published.append)
+    task = learner.Learner(Configuration, partial(theirs, clusters=names), published.append)
     task.run_once()
     names["slurm"] = "ours"
     task.run_once()

@@ -35,7 +35,7 @@ def opened(url: str) -> Iterator[Callable[[dict[str, str]], DecisionStore]]:
     stores = list[DecisionStore]()
 
     def open_for(names: dict[str, str]) -> DecisionStore:
-        stores.append(open_store(url, keep_days=1e6, clusters=lambda: dict(names)))
+        stores.append(open_store(url, keep_days=1e6, clusters=names))
         return stores[-1]
 
     yield open_for
@@ -98,7 +98,7 @@ def test_a_store_of_before_is_the_cluster_s_that_comes_first(
 
 def test_a_damaged_file_that_is_moved_aside_leaves_a_store_of_the_same_cluster(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
-    with closing(open_store(f"sqlite:///{path}", clusters=lambda: ALPHA)) as store:
+    with closing(open_store(f"sqlite:///{path}", clusters=ALPHA)) as store:
         store.record(RECORD)
         store.close()
         path.write_bytes(b"no database, but a text of some length")
