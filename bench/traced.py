@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
+SERVING = ("MainThread", "Thread-", "engine", "recorder")
 SOURCES = tuple(f"{ROOT / name}/" for name in ("hooks", "core", "plugins", "planning", "sandboxes", "lab"))
 
 
@@ -24,10 +25,9 @@ def trace(path: Path, module: str, arguments: list[str]) -> None:
     called: dict[CodeType, None] = {}
 
     def note_call(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code not in called and not is_of_import(frame):
-            # gpusaged checks its files twice a second, whether or not a job comes.
-            if threading.current_thread().name == "watch":
-                return
+        # gpusaged's other threads work at their own times, whether or not a job comes.
+        serves = threading.current_thread().name.startswith(SERVING)
+        if event == "call" and serves and frame.f_code not in called and not is_of_import(frame):
             called[frame.f_code] = None
 
     def write(*_: object) -> None:
