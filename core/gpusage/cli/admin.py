@@ -106,6 +106,7 @@ class OwnEvidence:
         next_step: The fifth line of `gpusage report`, by the days of the last 30 that gpusaged has added up; empty
             where it has none.
         store_trouble: Why the store cannot be read here; empty where it can.
+        mixed_clusters: As `DecisionStore.mixed_clusters` returns it.
     """
 
     configuration: Configuration
@@ -119,6 +120,7 @@ class OwnEvidence:
     offers: Offers = field(default_factory=Offers)
     next_step: str = ""
     store_trouble: str = ""
+    mixed_clusters: str = ""
 
 
 def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str]) -> OwnEvidence:
@@ -136,9 +138,10 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         configuration = in_force(status)
     advisor = make_advisor().configured(configuration)
     gpus, catalogue = configuration.gpus, advisor.catalogue
-    step, store_trouble, now_s = "", "", time.time()
+    step, store_trouble, mixed, now_s = "", "", "", time.time()
     try:
         with closing(open_store(configuration.store.url)) as opened:
+            mixed = opened.mixed_clusters()
             reader = Reader(store=opened, rules=rules_of(configuration, catalogue))
             count, partitions = reader.partitions_of_days(now_s - SEEN_DAYS * DAY_S, now_s)
         if count:
@@ -157,6 +160,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
         offers=host_offers(),
         next_step=step,
         store_trouble=store_trouble,
+        mixed_clusters=mixed,
     )
 
 
@@ -184,8 +188,11 @@ def plugins(own: OwnEvidence) -> Finding:
 
 
 def store(own: OwnEvidence) -> Finding:
-    """Return whether decisions are kept, as gpusaged's status has it."""
+    """Return whether the store is one cluster's, and decisions are kept, as gpusaged's status has it."""
     name = "store"
+    if own.mixed_clusters:
+        todo = "see docs/admin.md, The store of decisions; a renamed cluster's old name soon counts no more"
+        return failed(name, own.mixed_clusters, todo)
     if own.status is None:
         return warned(name, "unknown: gpusaged does not answer", "fix that first")
     records, url = own.status.get("records", {}), own.configuration.store.url

@@ -166,6 +166,7 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
                 user=user_name(period.user),
                 origins=origins_of(period.user) if period.user else (),
             )
+            mixed = store.mixed_clusters()
             # The report compares the two.
             before = reader.read(period.previous_since_s, period.since_s)
             part = replace(reader, see=runs.extend if with_runs else reader.see).read(period.since_s, period.until_s)
@@ -191,6 +192,7 @@ def read_report(period: Period, *, with_runs: bool = False) -> tuple[Report, Seq
     made = msgspec.structs.replace(
         made,
         unaccounted=troubles,
+        mixed_clusters=mixed,
         gpu_count=sum(pool.gpu_count for cluster in clusters for pool in cluster.pools),
         mode=configuration.mode,
         enforce_in=configuration.enforce_in,

@@ -17,10 +17,13 @@ SHOWN_WEEKS, SHOWN_JOBS, SHOWN_USERS = 6, 4, 8
 
 
 def brief(report: Report) -> Section:
-    """Return the five lines: use, gain, price, the jobs that were hurt, and the next step."""
+    """Return the five lines: use, gain, price, the jobs that were hurt, and the next step.
+
+    Where figures mix several clusters, a line before them says so.
+    """
     following = next_step(report.mode, report.enforce_in, report.partitions)
     notes = (f"Use: {_use(report)}", *_gain(report), f"Hurt: {_hurt(report)}", f"Next: {following}")
-    return Section(title="In short", notes=notes)
+    return Section(title="In short", notes=(report.mixed_clusters, *notes) if report.mixed_clusters else notes)
 
 
 def next_step(mode: str, enforce_in: Sequence[str], partitions: Sequence[PartitionTally]) -> str:

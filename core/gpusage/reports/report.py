@@ -35,6 +35,7 @@ class Report(Breakdown, frozen=True, kw_only=True):
         waiting: Users whose jobs wait for their hosts.
         if_shared_count: Decisions on jobs for which a share would have been enough, had their GPUs been shared.
         unaccounted: Sentences on accounting that could not be read.
+        mixed_clusters: Says where other clusters' jobs are in the figures; empty where none are.
         weeks: GPU hours by week.
         hurt: Jobs whose shares broke their promises, or would have.
         partitions: What the jobs of each partition show of withheld shares.
@@ -68,6 +69,7 @@ class Report(Breakdown, frozen=True, kw_only=True):
     currency: Currency | None = None
     if_shared_count: int = 0
     unaccounted: tuple[str, ...] = ()
+    mixed_clusters: str = ""
     weeks: tuple[summary.WeekTally, ...] = ()
     hurt: tuple[summary.HurtJob, ...] = ()
     partitions: tuple[summary.PartitionTally, ...] = ()

@@ -82,9 +82,8 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
     # logrotate sends SIGHUP to daemons; the configuration is read again anyway. By itself it would end gpusaged.
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
 
+    opened = partial(open_store, configuration.store.url, keep_days=configuration.store.keep_days or None)
     state = State(configuration, advisor, managers, config)
-    url, keep_days = configuration.store.url, configuration.store.keep_days or None
-    opened = partial(open_store, url, keep_days=keep_days, clusters=state.cluster_names)
 
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)

@@ -5,7 +5,6 @@ Invariants:
 1. A day is added up from `SETTLED_S` after its end. A run that is recorded later makes its day be added up again.
 2. No answer to a job waits for it for long: a thread of its own, which rests between chunks of runs.
 3. Of several daemons on one store, whichever comes last has written a day; all write the same, but for the accounting.
-4. The most GPUs that were seen on a day are noted on that day: nobody tells later how many there were.
 """
 
 from __future__ import annotations
@@ -62,13 +61,9 @@ class DailyReports(PeriodicTask):
         """Add up every day that is due, the oldest first."""
         snapshot, now_s = self._state.snapshot, time.time()
         advisor, configuration = snapshot.advisor, snapshot.configuration
-        gpu_count = sum(pool.gpu_count for cluster in snapshot.clusters.values() for pool in cluster.pools)
         keep_s = configuration.store.keep_days * DAY_S or now_s
         failure: Exception | None = None
         with closing(self._open_store()) as store:
-            # At gpusaged's start no cluster was observed yet, and the learner has not read the store.
-            if gpu_count:
-                store.note_gpu_count(now_s // DAY_S * DAY_S, gpu_count)
             reader = replace(reader_of(store, advisor, configuration), see=lambda _: self._stop.wait(REST_S))
             for day_s in store.missing_days(now_s - SETTLED_S, reader.form):
                 # Of an older day some runs are deleted already.

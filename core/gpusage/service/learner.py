@@ -3,7 +3,7 @@
 Invariants:
 
 1. No answer waits for it: it reads in a thread of its own, and publishes a whole value.
-2. While the store cannot be read, earlier experience holds; of another cluster's store, none does.
+2. While the store cannot be read, earlier experience holds.
 3. After a new run everything is learned anew, so the order in which runs come changes nothing.
 """
 
@@ -27,7 +27,7 @@ from gpusage.experience.runs import Run, model_runs
 from gpusage.experience.trust import Check, history_checks, history_trust
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.settings.configuration import Configuration, LearningSettings
-from gpusage.store.decisions import DecisionStore, OtherClusterError
+from gpusage.store.decisions import DecisionStore
 from gpusage.store.rows import Observation, UsageQuery
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRecord, GpuRequest, RenderedDecision
@@ -193,13 +193,7 @@ class Learner(PeriodicTask):
         settings, now_s = self._configuration().learning, time.time()
         with closing(self._open_store()) as store:
             # Nothing is learned twice from the same runs: one row is read instead of 20,000.
-            try:
-                newest = store.usage(UsageQuery(count=1, only_decided=True))
-            except OtherClusterError:
-                # It was read before this cluster was seen, and a job number there is another job's.
-                self._learned_key = None
-                self._publish(NOTHING_LEARNED)
-                raise
+            newest = store.usage(UsageQuery(count=1, only_decided=True))
             key = settings, newest, int(now_s / RELEARN_S), _modified_ns(settings)
             learned = learn_from_store(store, settings, now_s) if key != self._learned_key else self._learned
             unnamed_key = settings, store.usage(UsageQuery(count=1))

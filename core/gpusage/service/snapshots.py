@@ -107,7 +107,6 @@ class State:
         path: The configuration's file, ``None`` for the usual one.
 
     Attributes:
-        cluster_names: Of the clusters that were observed and have one, by manager.
         snapshot: The newest; replaced as a whole, so that whoever reads it never waits.
     """
 
@@ -122,7 +121,6 @@ class State:
         self._advisor = advisor
         self._managers = managers
         self._observations: dict[str, ClusterObservation] = {}
-        self.cluster_names: dict[str, str] = {}
         self._reservations = PendingReservations()
         self._recent_jobs = RecentJobs()
         self._errors: dict[str, str] = {}
@@ -232,8 +230,6 @@ class State:
                 self._observations[manager] = ClusterObservation(
                     cluster=cluster, begun_at_s=begun_s, seen_at_s=time.monotonic()
                 )
-            if cluster is not None and cluster.name:
-                self.cluster_names[manager] = cluster.name
             self._errors.pop(manager, None)
         self._publish(refreshed=True)
 

@@ -7,13 +7,17 @@ Invariants:
 3. Usage that could not be written is collected and written again.
 4. A run is counted once: nodes' reports stay for long, so a restarted daemon collects old runs again, but what the
    store has is not new.
+5. Each day the store gets a note of each cluster, its name and the most GPUs that were seen on it: nobody tells later.
+   Where that cannot be written, usage still is.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, get_args
@@ -27,7 +31,7 @@ from gpusage.reports.summary import IdleJobs, idle_jobs
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.service.recorder import record_usage
 from gpusage.service.snapshots import State
-from gpusage.store.decisions import DecisionStore
+from gpusage.store.decisions import DecisionStore, StoreError
 from gpusage.store.rows import Observation, UsageQuery
 from gpusage_hooks.types import Outcome, Usage
 from gpusage_hooks.units import DAY_S
@@ -95,6 +99,7 @@ class UsageCollector(PeriodicTask):
         self._recorded_runs: set[_Run] = set()
         self._recorded_count = 0
         self._excesses: dict[_Run, str] = {}
+        self._noted: set[tuple[float, str, str, int]] = set()
 
     def status(self) -> dict[str, Any]:
         """Return how many runs were recorded, which of the last took more than their part, and the last error."""
@@ -103,8 +108,13 @@ class UsageCollector(PeriodicTask):
 
     def execute(self) -> None:
         """Collect the usage of every manager's runs, and write new ones."""
-        snapshot, reported = self._state.snapshot, list[Usage]()
+        snapshot, reported, today = self._state.snapshot, list[Usage](), time.time() // DAY_S * DAY_S
         for manager, cluster in snapshot.clusters.items():
+            note = today, manager, cluster.name, sum(pool.gpu_count for pool in cluster.pools)
+            if note not in self._noted:
+                with suppress(StoreError):
+                    self._store.note_cluster(*note)
+                    self._noted.add(note)
             if self._tally is not None:
                 self._tally.expect(manager, [pool.gpu for pool in cluster.pools if pool.gpu])
             reported += snapshot.advisor.hooks.collect_usage(manager, snapshot.advisor.context(manager)) or ()

@@ -5,7 +5,8 @@ Invariants:
 1. A store is opened by its first use and belongs to the thread of that first use.
 2. A batch is in the store whole or not at all.
 3. A store written by a newer gpusage is left alone.
-4. A store holds the jobs of one cluster: of two, equal job numbers, partitions and days would be one.
+4. Any cluster may write. A store is to hold the jobs of one, since of two, equal job numbers, partitions and days are
+   one; `mixed_clusters` tells where it does not.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ CHUNK_ROWS = 500
 """Decisions that a reader of many has at a time: one takes up to 10 KB."""
 MOST_DAYS = 3650
 """So many days are added up where rows stay for good."""
+CLUSTER_DAYS = 3
+"""So long a cluster counts that has written: longer than from one note to the next, and not long after a renaming."""
 RETRY_S = 1.0
 """How long a store that could not be opened is not tried again."""
 
@@ -55,10 +58,6 @@ class StoreError(GpuUsageError):
     code = "store"
 
 
-class OtherClusterError(StoreError):
-    """The store is of another cluster."""
-
-
 class DecisionStore(ABC):
     """Keeps decisions, and the usage of jobs.
 
@@ -66,7 +65,6 @@ class DecisionStore(ABC):
         name: The store's place, for messages.
         schema: Before each table's name: empty, or a name and a dot.
         keep_days: How long rows stay; ``None`` for good.
-        clusters: Names of the clusters that the caller writes for, by manager; more may become known later.
     """
 
     opening_errors: tuple[type[Exception], ...]
@@ -76,12 +74,10 @@ class DecisionStore(ABC):
     begin: str
     """The statement that begins a transaction."""
 
-    def __init__(self, name: str, schema: str, keep_days: float | None, clusters: Mapping[str, str]) -> None:
+    def __init__(self, name: str, schema: str, keep_days: float | None) -> None:
         self._name = name
         self._schema = schema
         self._keep_days = keep_days
-        self._clusters = clusters
-        self._own_clusters: Mapping[str, str] = {}
         self._connection: Any = None
         self._refused: tuple[float, str] | None = None
 
@@ -127,22 +123,43 @@ class DecisionStore(ABC):
         statement = f"UPDATE {self._schema}days SET report = :report WHERE day_s = :day_s"  # noqa: S608 - our schema
         self._write_all("days", 0, [(statement, {"day_s": day_s, "report": f"{form} {packed(report)}"})])
 
-    def note_gpu_count(self, day_s: float, gpu_count: int) -> None:
-        """Note that the cluster had *gpu_count* GPUs on the day, in UTC, that begins at *day_s*; the largest stays.
+    def note_cluster(self, day_s: float, manager: str, name: str, gpu_count: int) -> None:
+        """Note that *manager*'s cluster *name* wrote here on the day, in UTC, that begins at *day_s*.
+
+        It had *gpu_count* GPUs then; the largest stays.
 
         Raises:
             StoreError: It could not be written.
         """
         statement = (
-            f"INSERT INTO {self._schema}capacities AS old (day_s, gpu_count) VALUES (:day_s, :gpu_count)"  # noqa: S608 - our schema
-            " ON CONFLICT (day_s) DO UPDATE SET gpu_count = excluded.gpu_count WHERE excluded.gpu_count > old.gpu_count"
+            f"INSERT INTO {self._schema}cluster_days AS old (day_s, manager, name, gpu_count)"  # noqa: S608 - our schema
+            " VALUES (:day_s, :manager, :name, :gpu_count) ON CONFLICT (day_s, manager, name)"
+            " DO UPDATE SET gpu_count = excluded.gpu_count WHERE excluded.gpu_count > old.gpu_count"
         )
-        self._write_all("capacities", 1, [(statement, {"day_s": day_s, "gpu_count": gpu_count})])
+        values: Values = {"day_s": day_s, "manager": manager, "name": name, "gpu_count": gpu_count}
+        self._write_all("cluster_days", 1, [(statement, values)])
 
     def gpu_counts(self, since_s: float, until_s: float) -> Mapping[float, int]:
         """Return the noted GPUs of the days that have a part from *since_s* until before *until_s*, by their begins."""
-        selection = f"SELECT day_s, gpu_count FROM {self._schema}capacities WHERE day_s > :first_s AND day_s < :until_s"  # noqa: S608 - our schema
+        selection = (
+            f"SELECT day_s, SUM(gpu_count) FROM {self._schema}cluster_days"  # noqa: S608 - our schema
+            " WHERE day_s > :first_s AND day_s < :until_s GROUP BY day_s"
+        )
         return dict(self._rows(selection, {"first_s": since_s - DAY_S, "until_s": until_s}))
+
+    def mixed_clusters(self) -> str:
+        """Return one sentence where several clusters of one manager wrote here in the last days, else ``""``."""
+        selection = (
+            f"SELECT DISTINCT a.manager, a.name FROM {self._schema}cluster_days a JOIN {self._schema}cluster_days b"  # noqa: S608 - our schema
+            " ON a.manager = b.manager AND a.name <> b.name AND a.name <> '' AND b.name <> ''"
+            " WHERE a.day_s > :since_s AND b.day_s > :since_s ORDER BY a.manager, a.name"
+        )
+        rows = self._rows(selection, {"since_s": time.time() - CLUSTER_DAYS * DAY_S})
+        names = " and ".join(f"{manager} {name!r}" for manager, name in rows)
+        return names and (
+            f"Store {self._name} must hold the jobs of one cluster, or figures mix several; got {names} in the last "
+            f"{CLUSTER_DAYS} days. Give each cluster a database or file of its own in [store] url."
+        )
 
     def prepare(self) -> None:
         """Open the store now, so that the first decision need not wait; that one reports a failure."""
@@ -239,7 +256,7 @@ class DecisionStore(ABC):
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""
-        connection, self._connection, self._own_clusters = self._connection, None, {}
+        connection, self._connection = self._connection, None
         if connection is not None:
             # A damaged file, or a connection that is cut, may not even be closed.
             with suppress(*self.reading_errors, OSError):
@@ -297,8 +314,6 @@ class DecisionStore(ABC):
                 thousands of times, nor a server that is away.
         """
         if self._connection is not None:
-            if self._clusters != self._own_clusters:
-                self._require_own(self._connection)
             return self._connection
         # Thousands of decisions may wait to be written.
         if self._refused is not None and time.monotonic() < self._refused[0]:
@@ -312,34 +327,7 @@ class DecisionStore(ABC):
             raise failure from error
 
         self._refused = None
-        if self._clusters:
-            self._require_own(self._connection)
         return self._connection
-
-    def _require_own(self, connection: Any) -> None:
-        """Require that the store is of the caller's clusters; one that is nobody's becomes theirs.
-
-        Raises:
-            OtherClusterError: It is of another.
-        """
-        names = dict(self._clusters)
-        selection = f"SELECT manager, name FROM {self._schema}clusters"  # noqa: S608 - our schema
-        insertion = f"INSERT INTO {self._schema}clusters (manager, name) VALUES (:manager, :name)"  # noqa: S608 - our schema
-        while not names.items() <= (owners := dict(self._run(connection, selection, {}))).items():
-            # One gpusaged may serve two managers. Until it has seen both, it may not have seen the one that it shows.
-            is_other = any(owners.get(manager, name) != name for manager, name in names.items())
-            if is_other or (owners and not owners.keys() & names.keys()):
-                theirs, ours = (", ".join(f"{each} {of[each]!r}" for each in sorted(of)) for of in (owners, names))
-                message = (
-                    f"Store {self._name} must hold the jobs of one cluster; got {theirs} there and {ours} here. Give "
-                    "each cluster a database of its own in [store] url; if this one was renamed, delete the rows of "
-                    "its table clusters."
-                )
-                raise OtherClusterError(message)
-            for manager in names.keys() - owners.keys():
-                values: Values = {"manager": manager, "name": names[manager]}
-                self._run(connection, f"{insertion} ON CONFLICT (manager) DO NOTHING", values)
-        self._own_clusters = names
 
     def _require_known(self, version: int) -> None:
         """Require a database that no newer gpusage has changed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from gpusage.store.decisions import DecisionStore
@@ -11,20 +10,19 @@ from gpusage.store.sqlite import SqliteStore
 from gpusage_hooks.errors import RequestError
 
 
-def open_store(url: str, *, keep_days: float | None = None, clusters: Mapping[str, str] = {}) -> DecisionStore:
+def open_store(url: str, *, keep_days: float | None = None) -> DecisionStore:
     """Return the store at *url*; it is opened by its first use.
 
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://user@host/database``.
         keep_days: How long decisions and usage are kept; ``None`` for good.
-        clusters: See `DecisionStore`; of none, where the caller only reads.
 
     Raises:
         RequestError: The URL is of no kind that we can keep decisions in, or pg8000 is not installed.
     """
     if url.startswith(("postgresql://", "postgres://")):
-        return PostgresqlStore(url, keep_days=keep_days, clusters=clusters)
-    return SqliteStore(sqlite_path(url), keep_days=keep_days, clusters=clusters)
+        return PostgresqlStore(url, keep_days=keep_days)
+    return SqliteStore(sqlite_path(url), keep_days=keep_days)
 
 
 def describe_location(url: str) -> str:

@@ -65,7 +65,6 @@ class PostgresqlStore(DecisionStore):
     Args:
         url: See `parse_address`.
         keep_days: How long they are kept; ``None`` for good.
-        clusters: See `DecisionStore`.
 
     Raises:
         RequestError: The URL is none, or pg8000 is not installed.
@@ -74,9 +73,9 @@ class PostgresqlStore(DecisionStore):
     next_step = "Check the server and the user's rights."
     begin = "START TRANSACTION"
 
-    def __init__(self, url: str, *, keep_days: float | None = None, clusters: Mapping[str, str] = {}) -> None:
+    def __init__(self, url: str, *, keep_days: float | None = None) -> None:
         self.address = parse_address(url)
-        super().__init__(str(self.address), "gpusage.", keep_days, clusters)
+        super().__init__(str(self.address), "gpusage.", keep_days)
         self._client = _client()
         self.reading_errors = (self._client.Error,)
         self.opening_errors = (self._client.Error, OSError, StoreError)

@@ -51,12 +51,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX usage_owners ON {schema}usage (owner, ended_at_s)",
     ),
     (
-        # Beside the days' reports, which go when a late run comes: nobody can count a day's GPUs later.
-        "CREATE TABLE {schema}capacities ({id}, day_s DOUBLE PRECISION NOT NULL UNIQUE, gpu_count INTEGER NOT NULL)",
-    ),
-    (
-        # Whose jobs are in the store.
-        "CREATE TABLE {schema}clusters (manager TEXT PRIMARY KEY, name TEXT NOT NULL)",
+        # Beside the days' reports, which go when a late run comes: nobody can tell later which cluster wrote here on a
+        # day, and with how many GPUs.
+        (
+            "CREATE TABLE {schema}cluster_days ({id}, day_s DOUBLE PRECISION NOT NULL, manager TEXT NOT NULL,"
+            " name TEXT NOT NULL, gpu_count INTEGER NOT NULL, UNIQUE (day_s, manager, name))"
+        ),
     ),
 )
 INSERTED_ROWS = 90
@@ -89,7 +89,8 @@ _DELETION = (
     "DELETE FROM {schema}{table} WHERE id IN (SELECT id FROM {schema}{table} ORDER BY id LIMIT :most)"
     " AND {clock} < :oldest_s"
 )
-_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s", "days": "day_s", "capacities": "day_s"}
+_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s"}
+"""Of tables of runs; those of days have ``day_s``."""
 _NOUNS = {DecisionRecord: "decision", Usage: "usage"}
 _log = logging.getLogger(__name__)
 
@@ -322,7 +323,7 @@ def deletion(schema: str, table: str, *, keep_days: float, new_count: int) -> tu
 
     So an old store shrinks little by little, and no write ever waits long.
     """
-    statement = _DELETION.format(schema=schema, table=table, clock=_CLOCKS[table])
+    statement = _DELETION.format(schema=schema, table=table, clock=_CLOCKS.get(table, "day_s"))
     return statement, {"most": 2 * new_count + 1, "oldest_s": time.time() - keep_days * DAY_S}
 
 

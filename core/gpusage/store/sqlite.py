@@ -14,7 +14,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ class SqliteStore(DecisionStore):
     Args:
         path: The file; its folder is made where there is none.
         keep_days: How long they are kept; ``None`` for good.
-        clusters: See `DecisionStore`.
     """
 
     # A damaged file is no failure to open: writing moves it aside.
@@ -44,8 +43,8 @@ class SqliteStore(DecisionStore):
     next_step = "Check the disk and the folder's rights."
     begin = "BEGIN IMMEDIATE"  # waits for another writer now, within the busy timeout, and not between two statements
 
-    def __init__(self, path: Path, *, keep_days: float | None = None, clusters: Mapping[str, str] = {}) -> None:
-        super().__init__(repr(str(path)), "", keep_days, clusters)
+    def __init__(self, path: Path, *, keep_days: float | None = None) -> None:
+        super().__init__(repr(str(path)), "", keep_days)
         self.path = path
         self._inode: int | None = None
 

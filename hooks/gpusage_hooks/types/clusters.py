@@ -249,7 +249,7 @@ class Cluster:
     """What a workload manager has, as last seen.
 
     Attributes:
-        name: What tells it from others of the manager, the same at each start; the store of another one is left alone.
+        name: What tells it from others of the manager, the same at each start: gpusage warns where two share a store.
             Empty where the manager names none.
         default_partition: Where a job goes that names none.
         unshared: Where a GPU must stay whole, whatever the job needs, each with why: a clause for its user, the

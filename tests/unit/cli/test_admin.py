@@ -43,6 +43,19 @@ def test_decisions_that_were_lost_are_told_with_the_store() -> None:
     assert admin.store(OWN).verdict == "pass"
 
 
+def test_a_store_of_two_clusters_fails_whatever_gpusaged_says(tmp_path: Path) -> None:
+    configuration = Configuration(store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
+    with closing(open_store(configuration.store.url)) as opened:
+        opened.note_cluster(time.time() // DAY_S * DAY_S, "slurm", "alpha", 4)
+        own = admin.gather_own(configuration, "", (str(tmp_path / "none.sock"),))
+        assert admin.store(own).verdict == "warn"
+        opened.note_cluster(time.time() // DAY_S * DAY_S, "slurm", "beta", 4)
+    finding = admin.store(admin.gather_own(configuration, "", (str(tmp_path / "none.sock"),)))
+    assert finding.verdict == "fail"
+    assert "got slurm 'alpha' and slurm 'beta' in the last 3 days" in finding.observation
+    assert "docs/admin.md" in finding.todo
+
+
 def test_the_daemon_counts_as_troubled_by_its_configuration_or_the_manager_that_is_asked_about() -> None:
     troubles = {"troubles": {"pbs": "pbs does not answer"}}
     assert admin.daemon_trouble(troubles, "pbs") == "pbs does not answer"

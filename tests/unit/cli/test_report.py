@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -136,6 +138,19 @@ def test_where_the_accounting_does_not_answer_that_is_said(
     shown = " ".join(capsys.readouterr().out.split())
     trouble = "Command 'scontrol show config' must succeed; got: no controller"
     assert f"Jobs that no node sampled are not counted: {trouble}" in shown
+
+
+def test_figures_of_two_clusters_are_said_to_be_mixed_in_every_form(url: str, tmp_path: Path) -> None:
+    with closing(open_store(url)) as store:
+        store.note_cluster(time.time() // DAY_S * DAY_S, "slurm", "alpha", 4)
+        assert "figures mix" not in run().output
+        store.note_cluster(time.time() // DAY_S * DAY_S, "slurm", "beta", 4)
+    mixed = "figures mix several; got slurm 'alpha' and slurm 'beta' in the last 3 days."
+    assert mixed in " ".join(run().output.split())
+    document = json.loads(run("--json").output)
+    assert mixed in document["mixed_clusters"] == document["in_short"][0]
+    run("-o", str(tmp_path / "r.html"))
+    assert mixed in html.unescape((tmp_path / "r.html").read_text())
 
 
 def test_a_text_is_of_one_user_and_goes_nowhere_else(url: str, tmp_path: Path) -> None:

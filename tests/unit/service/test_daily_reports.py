@@ -20,7 +20,7 @@ from gpusage.service.learner import LEAST_DECISIONS
 from gpusage.settings.configuration import Configuration
 from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import open_store
-from gpusage_hooks.types import Cluster, GpuPool, Usage
+from gpusage_hooks.types import Usage
 from gpusage_hooks.units import DAY_S, HOUR_S
 from observed import GIB, record, usage
 from records import USAGE
@@ -35,14 +35,7 @@ def store_at(path: Path) -> DecisionStore:
 
 
 def task_at(path: Path) -> DailyReports:
-    cluster = Cluster(
-        manager="slurm", version="1", pools=(GpuPool(gpu="t4", site_type="t4", gpu_count=7, free_gpu_count=0),) * 2
-    )
-    snapshot = SimpleNamespace(
-        advisor=SimpleNamespace(catalogue=builtin_catalogue()),
-        configuration=Configuration(),
-        clusters={"slurm": cluster},
-    )
+    snapshot = SimpleNamespace(advisor=SimpleNamespace(catalogue=builtin_catalogue()), configuration=Configuration())
     return DailyReports(SimpleNamespace(snapshot=snapshot), partial(store_at, path))  # type: ignore[arg-type]
 
 
@@ -86,6 +79,8 @@ def test_a_day_keeps_the_gpus_of_its_clusters_without_accounting_and_after_a_lat
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On Thursday, when the day is not over, and once its accounting was waited for in vain."""
+    with closing(store_at(path)) as store:
+        store.note_cluster(DAYS[3], "slurm", "alpha", 14)
     stored_days(path, monkeypatch, DAYS[3] + HOUR_S, troubles=["no slurmdbd"])
     assert stored_days(path, monkeypatch, DAYS[3] + 5 * DAY_S, troubles=["no slurmdbd"]) == DAYS
     with closing(store_at(path)) as store:

@@ -129,20 +129,6 @@ def test_a_run_without_a_model_is_published_at_once_and_nothing_twice(tmp_path: 
     assert [each.first_runs for each in published] == [{}, {("1000", "7"): SHOWED}]
 
 
-def test_nothing_is_learned_from_another_clusters_store_once_this_cluster_is_seen(tmp_path: Path) -> None:
-    """Jobs of two clusters have equal numbers: a run of one would show the model of another's job."""
-    theirs = partial(open_store, f"sqlite:///{tmp_path}/d.db", clusters={"slurm": "theirs"})
-    with closing(theirs()) as store:
-        store.record_usage([replace(UNMARKED, started_at_s=time.time() - 3600.0, ended_at_s=time.time())])
-    names, published = dict[str, str](), list[Learned]()
-    task = learner.Learner(Configuration, partial(theirs, clusters=names), published.append)
-    task.run_once()
-    names["slurm"] = "ours"
-    task.run_once()
-    assert [each.first_runs for each in published] == [{("1000", "7"): SHOWED}, {}]
-    assert "must hold the jobs of one cluster" in str(task.error)
-
-
 def test_what_is_learned_from_runs_is_the_same_without_what_teaches_nothing() -> None:
     """A month of a large site has 20,000 runs to learn from, of 10 KB each."""
     observations = [Observation(usage=each, decision=RECORD) for each in (USAGE, UNMARKED)]

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from gpusage.service.usage_collector import UsageCollector
+from gpusage.store.decisions import StoreError
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Usage
+from gpusage_hooks.types import Cluster, GpuPool, Usage
+from gpusage_hooks.units import DAY_S
 from records import USAGE
+
+
+def cluster_of(gpu_count: int) -> Cluster:
+    """Return a cluster of two pools of *gpu_count* GPUs."""
+    pools = (GpuPool(gpu="t4", site_type="t4", gpu_count=gpu_count, free_gpu_count=0),) * 2
+    return Cluster(manager="slurm", version="1", pools=pools, name="alpha")
 
 
 class Manager:
@@ -20,7 +31,7 @@ class Manager:
     def __init__(self, *usages: Usage) -> None:
         self.usages: list[Usage] | Exception = [*usages]
         self.observed_usages: list[Usage] = []
-        self.clusters = {"slurm": None}
+        self.clusters = {"slurm": cluster_of(7)}
         advisor = SimpleNamespace(hooks=self, context=lambda manager: manager)
         self.snapshot = SimpleNamespace(clusters=self.clusters, advisor=advisor)
 
@@ -69,6 +80,36 @@ def test_what_could_not_be_written_is_written_later(tmp_path: Path) -> None:
     collector.run_once()
     assert collector.status() == {"recorded": 1, "excesses": [], "error": None}
     assert stored_usages(tmp_path / "a") == manager.observed_usages == [USAGE]
+
+
+def test_the_name_and_the_gpus_of_a_cluster_are_noted_each_day_even_where_usage_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, now_s = Manager(), [1_700_000_000.0]
+    monkeypatch.setattr(time, "time", lambda: now_s[0])
+    manager.usages = RequestError("slurmctld must answer; it did not.")
+    collector, notes = collector_of(manager, tmp_path), list[tuple[object, ...]]()
+    monkeypatch.setattr(collector._store, "note_cluster", lambda *note: notes.append(note))
+    for _ in range(2):
+        for gpu_count in (7, 7, 6):
+            manager.clusters["slurm"] = cluster_of(gpu_count)
+            collector.run_once()
+        now_s[0] += DAY_S
+    first_s = 1_700_000_000 // DAY_S * DAY_S
+    assert notes == [(day_s, "slurm", "alpha", 2 * each) for day_s in (first_s, first_s + DAY_S) for each in (7, 6)]
+
+
+def test_usage_is_recorded_where_the_cluster_cannot_be_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = Manager(USAGE)
+    collector = collector_of(manager, tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise StoreError("The database is locked.")
+
+    monkeypatch.setattr(collector._store, "note_cluster", refuse)
+    collector.run_once()
+    assert collector.status() == {"recorded": 1, "excesses": [], "error": None}
+    assert stored_usages(tmp_path) == [USAGE]
 
 
 def test_a_manager_that_is_away_is_one_sentence(tmp_path: Path) -> None:

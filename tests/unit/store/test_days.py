@@ -62,7 +62,7 @@ def test_a_first_run_of_a_wrong_clock_neither_hides_the_days_nor_makes_thousands
 
 def test_the_most_gpus_of_a_day_stay_noted_whatever_becomes_of_its_report(store: DecisionStore) -> None:
     for day_s, gpu_count in ((TODAY_S, 14), (TODAY_S, 7), (TODAY_S + DAY_S, 7), (TODAY_S + DAY_S, 8)):
-        store.note_gpu_count(day_s, gpu_count)
+        store.note_cluster(day_s, "slurm", "alpha", gpu_count)
     store.record_usage([USAGE])
     assert store.gpu_counts(TODAY_S + 1, TODAY_S + DAY_S) == {TODAY_S: 14}
     assert store.gpu_counts(TODAY_S + DAY_S, TODAY_S + DAY_S + 1) == {TODAY_S + DAY_S: 8}

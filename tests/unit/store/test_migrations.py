@@ -56,7 +56,7 @@ def test_a_store_keeps_its_rows_and_can_be_written_after_one_more_step(
         assert set(pool.map(decision_count, range(4))) == {1}
     require_readable_and_writable(url)
     monkeypatch.undo()
-    with closing(open_store(url)) as older, pytest.raises(StoreError, match="at most version 4; got 5"):
+    with closing(open_store(url)) as older, pytest.raises(StoreError, match="at most version 3; got 4"):
         older.record(NEW)
 
 
