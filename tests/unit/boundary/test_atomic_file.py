@@ -145,11 +145,11 @@ def test_nobody_else_can_open_the_draft_before_it_has_its_rights(
         path.touch()
         path.chmod(0o640)
 
-    def look_and_change(draft: int, to: int) -> None:
+    def observed_fchmod(draft: int, to: int) -> None:
         seen.append(os.fstat(draft).st_mode & 0o777)
         change_mode(draft, to)
 
-    monkeypatch.setattr(os, "fchmod", look_and_change)
+    monkeypatch.setattr(os, "fchmod", observed_fchmod)
     umask = os.umask(0)
     try:
         atomic_write(path, "private", mode=mode, is_admins=is_admins)
