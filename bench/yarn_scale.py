@@ -139,12 +139,9 @@ def measured(hadoop: Hadoop, classpath: str, folder: Path, nodes: int) -> tuple[
             stack.enter_context(resource_manager(hadoop, classpath, folder / "ours", nodes, plans)),
         ]
         command = f"measure {max(1, 2000 // nodes)}"  # the same work, and as warm, with fewer nodes
-        rounds: list[list[Round]] = []
-        for turn in range(WARM_UP_ROUNDS + ROUNDS):
-            # The second of two may find a cooler or a busier machine, so each is the second in every other round.
-            order = pair[:: (-1) ** turn]
-            done = [Round(**ask(each, command)) for each in order]
-            rounds.append(done[:: (-1) ** turn])
+        # The second of two may find a cooler or a busier machine, so each is the second in every other round.
+        orders = [(-1) ** turn for turn in range(WARM_UP_ROUNDS + ROUNDS)]
+        rounds = [[Round(**ask(each, command)) for each in pair[::order]][::order] for order in orders]
         ends = [ask(each, "fill") for each in pair]
     if not ends[1]["plans_taken"] or not ends[1]["asks_changed"] or ends[1]["failures"]:
         message = f"gpusage must take plans and change asks without failures; its counters say {ends[1]}."

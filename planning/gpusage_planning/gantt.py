@@ -71,11 +71,9 @@ def _bar(bar: Bar, lines: Sequence[int], top: float, end_s: float, colour: str) 
 
 def _bands(tops: Mapping[str, float], line_counts: Mapping[str, int]) -> Iterator[str]:
     for row, top in tops.items():
-        height = line_counts[row] * LINE
+        height, style = line_counts[row] * LINE, "text-anchor='end' font-size='12'"
         yield f"<rect x='{LEFT}' y='{top:.1f}' width='{WIDTH - LEFT:.0f}' height='{height:.1f}' fill='#eee'/>"
-        yield (
-            f"<text x='{LEFT - 8}' y='{top + height / 2 + 4:.1f}' text-anchor='end' font-size='12'>{escape(row)}</text>"
-        )
+        yield f"<text x='{LEFT - 8}' y='{top + height / 2 + 4:.1f}' {style}>{escape(row)}</text>"
 
 
 def _ticks(end_s: float, foot: float) -> Iterator[str]:
