@@ -3,7 +3,7 @@
 Two ResourceManagers stand side by side, each under Hadoop's own scheduler load simulator (hadoop-sls, driven by
 SchedulerLoad.java). One has our calculator, allocator, placement rule and processor, and its applications carry
 a plan and ask for one `yarn.io/gpu`. In the plain one they name the same shares and labels themselves. Both do the same
-rounds of work in turn, plain, ours, plain, ours; then again in a fresh pair of processes. Nothing is printed where one
+rounds of work in turn, plain, ours, ours, plain; then again in a fresh pair of processes. Nothing is printed where one
 of them allocated more than 5 % less on a label's nodes. On two idle cores it takes 5 minutes; what others run there
 makes it longer, and the ratio of two ResourceManagers less certain.
 
@@ -139,7 +139,9 @@ def measured(hadoop: Hadoop, classpath: str, folder: Path, nodes: int) -> tuple[
             stack.enter_context(resource_manager(hadoop, classpath, folder / "ours", nodes, plans)),
         ]
         command = f"measure {max(1, 2000 // nodes)}"  # the same work, and as warm, with fewer nodes
-        rounds = [[Round(**ask(each, command)) for each in pair] for _ in range(WARM_UP_ROUNDS + ROUNDS)]
+        # The second of two may find a cooler or a busier machine, so each is the second in every other round.
+        orders = [(-1) ** turn for turn in range(WARM_UP_ROUNDS + ROUNDS)]
+        rounds = [[Round(**ask(each, command)) for each in pair[::order]][::order] for order in orders]
         ends = [ask(each, "fill") for each in pair]
     if not ends[1]["plans_taken"] or not ends[1]["asks_changed"] or ends[1]["failures"]:
         message = f"gpusage must take plans and change asks without failures; its counters say {ends[1]}."

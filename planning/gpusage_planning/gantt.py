@@ -11,7 +11,7 @@ from gpusage_hooks.units import DAY_S, HOUR_S
 
 WIDTH, LEFT, LINE, GAP, TOP = 1000.0, 140.0, 16.0, 6.0, 20.0
 TICKS = 6
-STEPS_S = (60, 120, 300, 600, 900, 1800, *(hours * HOUR_S for hours in (1, 2, 3, 6, 12)))
+STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1800, *(hours * HOUR_S for hours in (1, 2, 3, 6, 12)))
 COLOURS = ("#27609c", "#c2571a", "#3d8a3d", "#8a3d7a", "#9c8427", "#3d8a8a", "#a33b3b", "#5b5ba8")
 
 
@@ -71,16 +71,15 @@ def _bar(bar: Bar, lines: Sequence[int], top: float, end_s: float, colour: str) 
 
 def _bands(tops: Mapping[str, float], line_counts: Mapping[str, int]) -> Iterator[str]:
     for row, top in tops.items():
-        height = line_counts[row] * LINE
+        height, style = line_counts[row] * LINE, "text-anchor='end' font-size='12'"
         yield f"<rect x='{LEFT}' y='{top:.1f}' width='{WIDTH - LEFT:.0f}' height='{height:.1f}' fill='#eee'/>"
-        yield (
-            f"<text x='{LEFT - 8}' y='{top + height / 2 + 4:.1f}' text-anchor='end' font-size='12'>{escape(row)}</text>"
-        )
+        yield f"<text x='{LEFT - 8}' y='{top + height / 2 + 4:.1f}' {style}>{escape(row)}</text>"
 
 
 def _ticks(end_s: float, foot: float) -> Iterator[str]:
     step_s = next((each for each in STEPS_S if end_s <= TICKS * each), DAY_S * ceil(end_s / TICKS / DAY_S))
-    unit, unit_s = ("h", HOUR_S) if step_s >= HOUR_S else ("min", 60.0)
+    units = (("d", DAY_S), ("h", HOUR_S), ("min", 60.0), ("s", 1.0))
+    unit, unit_s = next((unit, unit_s) for unit, unit_s in units if step_s >= unit_s)
     for number in range(int(end_s / step_s) + 1):
         x = _x(number * step_s, end_s)
         anchor = "end" if x > WIDTH - LINE else "middle"

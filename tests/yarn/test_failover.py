@@ -18,7 +18,9 @@ import requests
 
 import yarn_applications as apps
 import yarn_masters as masters
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.service import client
+from gpusage_hooks.managers import Context
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.gpusaged import start_gpusaged
 from gpusage_sandboxes.host import free_ports
@@ -27,6 +29,8 @@ from gpusage_sandboxes.yarn.cluster import get_document
 from gpusage_sandboxes.yarn.layout import CLIENT, RESOURCE_MANAGER, STANDBY
 from gpusage_sandboxes.yarn.settings import RM_PORTS, SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.cluster.configuration import CALCULATOR, CLASSES, PROCESSORS, RULES, addresses_of, read_settings
+from gpusage_yarn.observation import observe_cluster
+from gpusage_yarn.settings import YarnSettings
 
 pytestmark = pytest.mark.yarn
 
@@ -186,6 +190,8 @@ def test_a_failover_costs_no_application_and_doubles_none(pair: Pair) -> None:
     assert len(outputs) == len(known) + 1
     assert {masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for output in outputs} == {"100", *shares}
     sandbox.wait_for(lambda: pair.snapshot_age_s() < FRESH_S, "gpusaged sees the cluster again")
+    context = Context(settings=YarnSettings(), catalogue=builtin_catalogue())
+    assert observe_cluster((pair.url(other),), context).name == "pair"
 
 
 def classes(url: str) -> set[str]:

@@ -8,6 +8,7 @@ import glob
 import os
 import secrets
 import stat
+from functools import partial
 from pathlib import Path
 
 _RANDOM_BYTES = 8
@@ -41,6 +42,15 @@ def atomic_write(path: Path, text: str, *, mode: int | None = None, is_admins: b
         _write_to(path, text)
         return
 
+    # In a folder such as /tmp another user may have put the file there, with rights of that user's choice.
+    if present is not None and (mode is not None or not stat.S_ISREG(present.st_mode)):
+        present = None
+    if present is not None and not is_admins and present.st_uid != os.geteuid():
+        present = None if path.parent.stat().st_mode & stat.S_IWOTH else present
+
+    # Rights before text are not enough: who has opened the draft before it gets its rights goes on reading.
+    opener = partial(os.open, mode=0o666 if mode is None and present is None else 0o600)
+
     # Nobody can foresee this name, and "x" never opens a file or a link that is there already.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM_BYTES)}")
     if is_admins:
@@ -48,11 +58,11 @@ def atomic_write(path: Path, text: str, *, mode: int | None = None, is_admins: b
             old.unlink(missing_ok=True)
     try:
         # newline="" leaves an admin's line ends.
-        with draft.open("x", encoding="utf-8", newline="") as file:
+        with open(draft, "x", encoding="utf-8", newline="", opener=opener) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
-            elif present is not None and stat.S_ISREG(present.st_mode):
-                _copy_rights(file.fileno(), path, present, is_admins=is_admins)
+            elif present is not None:
+                _copy_rights(file.fileno(), present, is_admins=is_admins)
             file.write(text)
             if is_admins:
                 # Without fsync a power cut may leave the new name with an empty file.
@@ -85,15 +95,9 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _copy_rights(draft: int, path: Path, present: os.stat_result, *, is_admins: bool) -> None:
-    """Give *draft* the owner and the mode of the file *present* at *path*."""
-    # In a folder such as /tmp another user may have put the file there, with rights of that user's choice.
-    is_own = present.st_uid == os.geteuid() or not path.parent.stat().st_mode & stat.S_IWOTH
-    if not is_own and not is_admins:
-        return
-
-    # Owner before mode: fchown clears the set-user-ID bits. Rights before text: a private text is never readable, not
-    # even in the draft.
+def _copy_rights(draft: int, present: os.stat_result, *, is_admins: bool) -> None:
+    """Give *draft* the owner and the mode of the file *present*."""
+    # Owner before mode: fchown clears the set-user-ID bits.
     try:
         os.fchown(draft, present.st_uid, present.st_gid)
     except PermissionError as error:

@@ -241,10 +241,10 @@ def _idle(report: Report) -> Section:
 
 def idle_notes(report: Report) -> Iterator[str]:
     """Yield how many jobs did nothing at all for how long at a time, and what they held meanwhile."""
-    for limit_s, name in zip(IDLE_S, ("15 min", "2 h"), strict=True):
+    for limit_s, which in zip(IDLE_S, ("Did nothing at all for over 15 min", "Of these, for over 2 h"), strict=True):
         if count := report.idle.job_counts.get(key := f"{limit_s:.0f}"):
             hours = amount(report.idle.hours[key])
-            yield f"Idle for longer than {name} at a time: {count_text(count)}, {hours} GPU hours."
+            yield f"{which} at a time: {count_text(count)}, {hours} GPU hours."
 
 
 def _decisions(report: Report) -> Section:

@@ -172,8 +172,8 @@ def share_costs(observations: Iterable[Observation]) -> ShareCosts:
 
 def idle_jobs(observations: Sequence[Observation]) -> IdleJobs:
     """Return the jobs of *observations* that were idle for long."""
-    # Where nobody knows what a run did on its host, it is taken as busy.
-    lengths = [(each, each.usage.longest_idle_s or 0.0) for each in observations]
+    # Where nobody knows what a run did on its host, nobody knows whether it was idle: it is in no count.
+    lengths = [(each, idle_s) for each in observations if (idle_s := each.usage.longest_idle_s) is not None]
     by_length = {f"{limit_s:.0f}": [pair for pair in lengths if pair[1] > limit_s] for limit_s in IDLE_S}
     return IdleJobs(
         job_counts={limit: count_jobs(each for each, _ in pairs) for limit, pairs in by_length.items()},

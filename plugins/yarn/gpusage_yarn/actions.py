@@ -24,7 +24,7 @@ from gpusage_yarn.cluster.snapshot import ClusterSnapshot, build_cluster, read_s
 from gpusage_yarn.doctor.checks import run_checks
 from gpusage_yarn.doctor.inspection import inspect_installation
 from gpusage_yarn.install.classes import require_classes
-from gpusage_yarn.install.site import find_site, installation_notes, plan_installation, plan_uninstallation
+from gpusage_yarn.install.site import find_site, installation_notes, plan_installation, plan_uninstallation, roles_here
 from gpusage_yarn.settings import YarnSettings
 
 _SCHEMA = "gpusage.yarn.install/1"
@@ -32,8 +32,8 @@ _SCHEMA = "gpusage.yarn.install/1"
 
 def install(conf_dir: Path | None, mode: SiteMode | None, *, yes: bool, as_json: bool, **typed: Any) -> None:  # options
     """Show what installing would change in Hadoop's files; with --yes, change it."""
-    roles = frozenset(typed.pop("roles"))
-    site = find_site(conf_dir, roles, **typed)
+    site = find_site(conf_dir, frozenset(typed.pop("roles")), **typed)
+    roles = site.roles | roles_here(site)
     edits = plan_installation(site, mode)
     if yes:
         require_classes(edits, site.folder)
@@ -51,7 +51,7 @@ def uninstall(conf_dir: Path | None, roles: tuple[Any, ...], *, yes: bool, as_js
     edits = plan_uninstallation(find_site(conf_dir, frozenset(roles)))
 
     # A daemon that starts with our classes in its configuration, and without the jar, does not come up.
-    after = "Now restart the daemons; only then remove the jar, and /usr/libexec/gpusage where no Slurm runs it."
+    after = "Restart the daemons; only then, if no role stays, remove the jar, and /usr/libexec/gpusage without Slurm."
     show_and_make(edits, schema=_SCHEMA, yes=yes, as_json=as_json, after=after)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from socket import gethostname
 from urllib.parse import quote, urlsplit
 
 from gpusage.store.annotation import AnnotationCode, JobAnnotation
@@ -26,6 +28,8 @@ from gpusage_yarn.submission.request import WHOLE, describe_plan
 from gpusage_yarn.usage import collection
 
 _NOT_KNOWN = 404
+_HERE = ("localhost", "127.", "0.0.0.0", "::")  # noqa: S104 - nothing listens here
+"""How addresses begin that mean whoever asks."""
 
 
 def observe_cluster(addresses: tuple[str, ...], context: Context) -> Cluster:
@@ -35,10 +39,12 @@ def observe_cluster(addresses: tuple[str, ...], context: Context) -> Cluster:
         UnreachableError: It does not answer.
         RequestError: It refuses.
     """
-    manager = ResourceManager(addresses)
-    snapshot = read_snapshot(lambda path: manager.request_once("GET", path), context.settings_of(YarnSettings))
+    manager = ResourceManager(addresses, patience_s=0)
+    snapshot = read_snapshot(partial(manager.request_once, "GET"), context.settings_of(YarnSettings))
     # Ports may change, and which one is active does; each host of a pair may name itself first.
-    name = min(urlsplit(address).hostname or "" for address in addresses)
+    hosts = [urlsplit(address).hostname or "" for address in addresses]
+    name = min(gethostname() if host.startswith(_HERE) else host for host in hosts)
+    name = manager.settings("yarn.resourcemanager.cluster-id") or name
     return replace(build_cluster(snapshot, context.catalogue), name=name)
 
 
@@ -51,8 +57,7 @@ def find_jobs(addresses: tuple[str, ...], job_id: str, user: str) -> tuple[Annot
     """
     if job_id and not APPLICATION_ID.fullmatch(job_id):
         return None
-    manager = ResourceManager(addresses)
-    return read_jobs(lambda path: manager.request_once("GET", path), job_id, user)
+    return read_jobs(partial(ResourceManager(addresses).request_once, "GET"), job_id, user)
 
 
 def collect_usage(addresses: tuple[str, ...], context: Context) -> tuple[Usage, ...]:
@@ -63,10 +68,7 @@ def collect_usage(addresses: tuple[str, ...], context: Context) -> tuple[Usage, 
         RequestError: It refuses.
     """
     manager = ResourceManager(addresses)
-
-    def get(path: str) -> Document:
-        return manager.request_once("GET", path)
-
+    get = partial(manager.request_once, "GET")
     share = context.settings_of(YarnSettings).share_resource
     nodes = [parse_node(node, share) for node in as_list(get("nodes"), "nodes", "node")]
 

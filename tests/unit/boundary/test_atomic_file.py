@@ -134,6 +134,41 @@ def test_a_private_file_stays_private(tmp_path: Path, mode: int) -> None:
     assert (path.stat().st_mode & 0o777, path.read_text()) == (mode, "private")
 
 
+@pytest.mark.parametrize("is_admins", [False, True])
+@pytest.mark.parametrize("mode", [None, 0o640])
+def test_nobody_else_can_open_the_draft_before_it_has_its_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None, is_admins: bool
+) -> None:
+    """Who opened it meanwhile, in a loop, read a private text through that descriptor."""
+    path, seen, change_mode = tmp_path / "gpusage.toml", [], os.fchmod
+    if mode is None:
+        path.touch()
+        path.chmod(0o640)
+
+    def observed_fchmod(draft: int, to: int) -> None:
+        seen.append(os.fstat(draft).st_mode & 0o777)
+        change_mode(draft, to)
+
+    monkeypatch.setattr(os, "fchmod", observed_fchmod)
+    umask = os.umask(0)
+    try:
+        atomic_write(path, "private", mode=mode, is_admins=is_admins)
+    finally:
+        os.umask(umask)
+    assert seen == [0o600]
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_new_file_has_the_mode_that_its_users_umask_gives(tmp_path: Path) -> None:
+    for umask in (0o022, 0o027, 0o077):
+        before = os.umask(umask)
+        try:
+            atomic_write(tmp_path / f"{umask}.html", "page")
+        finally:
+            os.umask(before)
+        assert (tmp_path / f"{umask}.html").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
 @needs_root
 def test_what_root_writes_for_somebody_stays_theirs(tmp_path: Path) -> None:
     path = tmp_path / "report.json"

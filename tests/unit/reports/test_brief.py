@@ -167,12 +167,16 @@ def test_a_job_counts_as_idle_with_the_longest_time_in_which_it_did_nothing() ->
 def test_idle_jobs_and_money_that_lacks_a_price_are_said() -> None:
     quiet = withheld(1, gpu_utilization=0.0, longest_idle_s=3600.0)
     unknown = withheld(2, gpu="")
-    report = report_of([], [quiet, unknown], Rates(per_hour={"v100-sxm2-16gb": 3.0}), PERIOD)
+    forgotten = withheld(3, gpu_utilization=0.0, longest_idle_s=7920.0)
+    runs = [quiet, unknown, forgotten]
+    report = report_of([], runs, Rates(per_hour={"v100-sxm2-16gb": 3.0}), PERIOD)
     notes = [note for section in sections(report) for note in section.notes]
-    assert "Idle for longer than 15 min at a time: 1 job, 1.00 GPU hours." in notes
+    idle = ["Did nothing at all for over 15 min at a time: 2 jobs, 3.20 GPU hours."]
+    idle.append("Of these, for over 2 h at a time: 1 job, 2.20 GPU hours.")
+    assert [note for note in notes if "at a time: " in note] == idle
     assert any(note.endswith("without one: GPUs of no known type (1 runs).") for note in notes)
-    text = user_text(report, [quiet, unknown], Writing(managers_of_scripts=("slurm",), learns=True), 60.0)
-    assert "Idle for longer than 15 min at a time: 1 job, 1.00 GPU hours." in text
+    lines = user_text(report, runs, Writing(managers_of_scripts=("slurm",), learns=True), 60.0).splitlines()
+    assert [line for line in lines if "at a time: " in line] == idle
 
 
 def test_weeks_of_other_days_join_by_their_monday() -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.store.annotation import parse_annotation
+from gpusage_hooks.managers import Context
 from gpusage_hooks.types import AnnotatedJob
 from gpusage_yarn.cluster.documents import Document
 from gpusage_yarn.cluster.resource_manager import RefusedError
 from gpusage_yarn.cluster.tags import make_tags
-from gpusage_yarn.observation import read_jobs
+from gpusage_yarn.observation import observe_cluster, read_jobs
+from gpusage_yarn.settings import YarnSettings
 from gpusage_yarn.share_plan import APPLICATION_ID, Plan
 
 NUMBER = "69215f4a0c3e"
@@ -98,3 +106,50 @@ def test_ids_are_yarn_s() -> None:
     assert APPLICATION_ID.fullmatch(ID)
     assert not APPLICATION_ID.fullmatch("17_3")
     assert not APPLICATION_ID.fullmatch("application_1_2/../x")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as a ResourceManager without nodes, of the cluster *identity*."""
+
+    identity = ""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """Tell the cluster's identity where it has one, and that this one is active; YARN knows no setting not set."""
+        wanted = self.path.startswith("/conf?name=yarn.resourcemanager.cluster-id&")
+        known = {"property": {"value": self.identity}} if wanted and self.identity else {}
+        content = json.dumps({"clusterInfo": {"haState": "ACTIVE"}, **known}).encode()
+        self.send_response(404 if self.path.startswith("/conf") and not known else 200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture
+def manager() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Named", (Handler,), {}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("identity", "hosts", "name"),
+    [
+        ("lab", ("127.0.0.1", "0.invalid"), "lab"),
+        ("", ("127.0.0.1", "0.invalid"), "0.invalid"),
+        ("", ("127.0.0.1",), socket.gethostname()),
+        ("", ("localhost",), socket.gethostname()),
+        ("", ("0.0.0.0",), socket.gethostname()),  # noqa: S104 - a place to ask
+    ],
+)
+def test_a_cluster_has_its_own_name_or_that_of_a_host_and_no_address_that_each_host_has(
+    manager: ThreadingHTTPServer, identity: str, hosts: tuple[str, ...], name: str
+) -> None:
+    manager.RequestHandlerClass.identity = identity  # type: ignore[attr-defined]
+    context = Context(settings=YarnSettings(), catalogue=builtin_catalogue())
+    addresses = tuple(f"http://{host}:{manager.server_port}" for host in hosts)
+    assert observe_cluster(addresses, context).name == name

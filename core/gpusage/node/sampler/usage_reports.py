@@ -37,8 +37,6 @@ _LONGEST_JSON_BYTES = 65_536
 _DIGITS = 4
 _NEEDED = ("number", "user")
 """Fields without a default: a report has them, empty or not."""
-LONGEST_SILENCE_S = 900.0
-"""Of a sampler that lives: after this time its number is another process's."""
 RETENTION_S = 86_400.0
 """Time for which undelivered usage stays on the node."""
 
@@ -118,9 +116,20 @@ class UsageSpool:
         self.path = path
         self.prefix = prefix
 
-    def file(self, job_id: str, kind: str) -> Path:
-        """Return a file of a sampled job: of the kind ``pid``, or ``device`` with its GPUs."""
-        return self.path / f"{self.prefix}{job_id}.{kind}"
+    @contextmanager
+    def sampled(self, job_id: str, devices: Collection[str]) -> Iterator[None]:
+        """Show that this process samples a job on *devices*, as long as it lives and this context lasts."""
+        # The name is no other sampler's, not even of the requeued job; a file appears written and locked.
+        file = self.path / f"{self.prefix}{job_id}@{time.time_ns()}.device"
+        with file.with_suffix(".new").open("x") as shown:
+            fcntl.flock(shown, fcntl.LOCK_EX)
+            shown.write(",".join(devices))
+            shown.flush()
+            file.with_suffix(".new").replace(file)
+            try:
+                yield
+            finally:
+                file.unlink(missing_ok=True)
 
     def save(self, usage: Usage) -> None:
         """Write *usage*, whole or not at all."""
@@ -140,37 +149,35 @@ class UsageSpool:
 
     def finished_runs(self) -> Iterator[tuple[Path, Usage]]:
         """Yield the usage of every ended run; files that are too old or unreadable are removed."""
-        # Of samplers that were killed, also before they could begin.
-        for pid_file in self.path.glob(f"{self.prefix}*.pid"):
-            try:
-                os.kill(int(pid_file.read_text()), 0)
-            except (OSError, ValueError):  # noqa: PERF203 - each file for itself
-                pid_file.unlink(missing_ok=True)
-
-        for file in sorted(self.path.glob(f"{self.prefix}*.json")):
-            with suppress(OSError):
-                # A job that is sampled has a pid file, and is saved every minute.
-                sampled = (self.path / f"{file.name.rpartition('@')[0]}.pid").exists()
-                if sampled and time.time() - file.stat().st_mtime < LONGEST_SILENCE_S:
-                    continue
-                try:
-                    usage = msgspec.json.decode(file.read_bytes(), type=Usage)
-                except msgspec.MsgspecError:
-                    file.unlink()
-                    continue
-                if time.time() - usage.ended_at_s > RETENTION_S:
-                    file.unlink()
-                    continue
-                yield file, usage
+        # Files first: a sampler shows itself before it saves.
+        files = sorted(self.path.glob(f"{self.prefix}*.json"))
+        living = {job for job, _ in self._living_samplers()}
+        for file in files:
+            if file.name.rpartition("@")[0] not in living:
+                with suppress(OSError):
+                    usage = None
+                    with suppress(msgspec.MsgspecError):
+                        usage = msgspec.json.decode(file.read_bytes(), type=Usage)
+                    if usage is None or time.time() - usage.ended_at_s > RETENTION_S:
+                        file.unlink()
+                    else:
+                        yield file, usage
 
     def count_partners(self, job_id: str, devices: Collection[str]) -> int:
         """Return how many other jobs that are sampled now have one of the *devices* of a job."""
-        own, count = self.file(job_id, "device"), 0
+        jobs = {job for job, theirs in self._living_samplers() if not {*devices}.isdisjoint(theirs)}
+        return len(jobs - {f"{self.prefix}{job_id}"})
+
+    def _living_samplers(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the job, with this prefix, and the devices of every sampler that lives; the files of others go."""
         for file in self.path.glob(f"{self.prefix}*.device"):
-            if file != own:
-                with suppress(OSError):
-                    count += not {*devices}.isdisjoint(file.read_text().split(","))
-        return count
+            with suppress(OSError), file.open() as shown:
+                try:
+                    # The kernel ends a lock with its process, however that ends.
+                    fcntl.flock(shown, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    file.unlink()
+                except BlockingIOError:
+                    yield file.name.rpartition("@")[0], shown.read().split(",")
 
     @contextmanager
     def lock(self) -> Iterator[None]:

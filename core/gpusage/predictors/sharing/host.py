@@ -36,7 +36,7 @@ _LOG_HOST_SHARE = _LOG_GPU_SHARE + _RATIOS
 MAX_HOST_DEVIATION = 4.0
 """Standard deviations: a host that takes longer than this does something other than launch kernels, it loads, say."""
 _HALF = 0.5
-_MIDDLE = (0.25, 0.75)
+_MIDDLE = (0.4, 0.6)
 # A model of views alone has no kernels: its step is the host's.
 _LEAST_S = 1e-9
 
@@ -46,7 +46,7 @@ def gpu_time_shares(
 ) -> FloatArray:
     """Return the GPU's own time over the step's, 0 to 1: the middle of what the known step time leaves possible.
 
-    It is the mean of the middle half, of logarithms. A median jumps where a host becomes likelier than a slow GPU.
+    It is the mean of the middle fifth, of logarithms. A median jumps where a host becomes likelier than a slow GPU.
 
     Args:
         busy_s: The GPU's own time of each step, as predicted.

@@ -29,8 +29,9 @@ if [ "${1:-}" = end ]; then
     [ -d "$folder" ] && [ ! -L "$folder" ] && [ -O "$folder" ] && [ -f "$pid_file" ] && [ ! -L "$pid_file" ] || exit 0
     read -r pid <"$pid_file"
     case $pid in *[!0-9]*) pid= ;; esac
-    # The number may be another process's by now. The sampler itself removes its file, once the job's whole usage is saved.
-    if tr '\0' ' ' <"/proc/${pid:-none}/cmdline" | grep -q gpusage_slurm.usage.node; then kill -TERM "$pid"; else rm -f "$pid_file"; fi
+    rm -f "$pid_file"
+    # The number may be another process's by now.
+    if tr '\0' ' ' <"/proc/${pid:-none}/cmdline" | grep -q gpusage_slurm.usage.node; then kill -TERM "$pid"; fi
     exit 0
 fi
 

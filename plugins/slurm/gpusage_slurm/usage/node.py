@@ -143,7 +143,8 @@ def main() -> None:
     limit = Thread(target=post_limit, args=(folder, node), daemon=True)
     try:
         limit.start()
-        was_read = _sample(folder, job, recorder.note_memory if recorder else None)
+        with folder.sampled(job.job_id, job.devices):
+            was_read = _sample(folder, job, recorder.note_memory if recorder else None)
     finally:
         if recorder:
             recorder.close()
@@ -176,9 +177,6 @@ def job_of(environment: Mapping[str, str]) -> SampledJob | None:
 
 def _sample(folder: UsageSpool, job: SampledJob, note_memory: MemoryNote | None) -> bool:
     """Sample *job*, and leave its usage in *folder*; return whether any GPU could be read."""
-    pid_file, device_file = folder.file(job.job_id, "pid"), folder.file(job.job_id, "device")
-    device_file.write_text(",".join(job.devices))  # by which other jobs' samplers know a partner
-
     shares = Path(os.environ.get("GPUSAGE_MPS_FOLDER", FOLDER))
 
     # Without a percentage the job has its GPU for itself, and how many SMs that has is of no interest.
@@ -190,20 +188,12 @@ def _sample(folder: UsageSpool, job: SampledJob, note_memory: MemoryNote | None)
         granted=partial(read_granted, job.job_id, folder=shares, sm_count=sm_count),
         note_memory=note_memory or (lambda *_: None),
     )
-    try:
-        sampling = Sampling(job, node_hooks(), surroundings)
-        usage = sampling.run(_EndOfJob(job.job_id).wait, folder.save)
-        if usage.gpu:
-            folder.save(usage)
-        else:
-            folder.remove(usage)
-        return bool(usage.gpu)
-    finally:
-        device_file.unlink(missing_ok=True)
-        # The job may have begun again here, and its next sampler has written its own.
-        with suppress(OSError):
-            if pid_file.read_text().strip() == str(os.getpid()):
-                pid_file.unlink()
+    usage = Sampling(job, node_hooks(), surroundings).run(_EndOfJob(job.job_id).wait, folder.save)
+    if usage.gpu:
+        folder.save(usage)
+    else:
+        folder.remove(usage)
+    return bool(usage.gpu)
 
 
 class _EndOfJob:

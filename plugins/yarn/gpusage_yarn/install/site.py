@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -60,7 +60,8 @@ PLUGINS = "yarn.nodemanager.resource-plugins"
 DEVICES = "yarn.nodemanager.resource-plugins.gpu.allowed-gpu-devices"
 SHARED_GPUS = "gpusage.node.gpus"
 _NODE_RESOURCES = "node-resources.xml"
-_COUNT = f"yarn.nodemanager.resource-type.{GPU}"
+_OFFER = "yarn.nodemanager.resource-type."
+_COUNT = f"{_OFFER}{GPU}"
 _CAPACITY = re.compile(r"yarn\.scheduler\.capacity\.(root[\w.-]*?)(?:\.accessible-node-labels\.([^.]+))?\.capacity")
 _VCORES = (
     "containers wait for vcores from now on, which YARN's default calculator does not count: set "
@@ -74,8 +75,11 @@ ISOLATION = (
     "variables of CUDA show each container its own GPU, and one that asked for none no GPU (gpusage.node.hide-gpus); "
     "nvidia-smi shows all GPUs of the node"
 )
-_ROLES: Mapping[str, Role] = dict.fromkeys((RULES, PROCESSORS, ALLOCATOR, CALCULATOR, SOCKET), "rm")
-"""Whose a setting of ours is; all others are of nodes, unless each role has them."""
+_BEGINNINGS: Mapping[Role, tuple[str, ...]] = {
+    "rm": ("yarn.scheduler.", "yarn.resourcemanager.", "gpusage.daemon."),
+    "node": ("yarn.nodemanager.", "gpusage.node."),
+}
+"""How our settings of one role begin; all others are of every role."""
 _STOCK_ALLOCATOR = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator"
 
 
@@ -92,7 +96,7 @@ class Site:
     """
 
     folder: Path
-    gpusage_toml: Path
+    gpusage_toml: Path = field(default_factory=configuration_path)
     roles: frozenset[Role] = frozenset(("rm", "node"))
     gpus: int | None = None
     mps_command: str = ""
@@ -114,23 +118,28 @@ def find_site(
     if not (chosen / SITE).is_file():
         message = f"Hadoop's configuration must hold {SITE}; {str(chosen)!r} does not. Name it with --conf-dir."
         raise RequestError(message)
-    return Site(
-        folder=chosen.resolve(), gpusage_toml=configuration_path(), roles=roles, gpus=gpus, mps_command=mps_command
-    )
+    return Site(folder=chosen.resolve(), roles=roles, gpus=gpus, mps_command=mps_command)
 
 
 def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, ...]:
     """Return the edits of an installation; without *mode*, a new site gets ``observe``, an old site keeps its own."""
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
-    require_usable(_own_settings(site.folder / SITE), site)
+
+    # A host may have several roles, and be installed for one after the other: what the node's was told stays.
+    if "node" in roles_here(site) - site.roles:
+        block = block_settings(read_text(site.folder / SITE))
+        offers = [int(value) // _WHOLE for key, value in block.items() if key.startswith(_OFFER)]
+        site = replace(site, gpus=max(offers, default=None), mps_command=block.get("gpusage.node.mps-command", ""))
+    site = replace(site, roles=site.roles | roles_here(site))
+
+    own = _own_settings(site.folder / SITE)
+    require_usable(own, site)
     edits = [*plan_node_programs(site.libexec)] if "node" in site.roles else []
     for name in FILES:
         path = site.folder / name
-        theirs = _own_settings(path)
-        if name == RESOURCE_TYPES and TYPES not in theirs:  # Hadoop takes the list from yarn-site.xml as well
-            theirs |= {key: value for key, value in _own_settings(site.folder / SITE).items() if key == TYPES}
-        planned = dict(_ours(site, name, theirs, configuration))
-        ours = {key: value for key, value in planned.items() if theirs.get(key) != value}
+        theirs = {TYPES: own.get(TYPES, ""), **_own_settings(path)}  # the types may stand in yarn-site.xml
+        planned = _ours(site, name, theirs, configuration)
+        ours = {key: value for key, value in planned if theirs.get(key) != value}
 
         # What the site has declared final, in this file or in one that it includes, Hadoop takes from nobody else.
         for key, file in final_settings(path).items():
@@ -141,14 +150,16 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
                 )
                 raise RequestError(message)
 
-        # A host may have several roles, and be installed for one after the other: what is of another role stays.
-        block = block_settings(read_text(path))
-        stays = {key for key in block if key not in planned and _ROLES.get(key, "node") not in site.roles}
-        ours = {key: ours.get(key, value) for key, value in block.items() if key in ours or key in stays} | ours
         edits.append(edit_of(path, with_block(read_text(path), ours, str(path))))
     if "rm" in site.roles:
         edits.append(edit_of(site.gpusage_toml, _toml(read_text(site.gpusage_toml), mode, site)))
     return tuple(edits)
+
+
+def roles_here(site: Site) -> frozenset[Role]:
+    """Return the roles whose settings our block in yarn-site.xml holds."""
+    block = block_settings(read_text(site.folder / SITE))
+    return frozenset(role for role, begins in _BEGINNINGS.items() if any(key.startswith(begins) for key in block))
 
 
 def installation_notes(site: Site) -> tuple[str, ...]:
@@ -194,8 +205,14 @@ def require_usable(settings: Mapping[str, str], site: Site) -> None:
 
 
 def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
-    """Return the edits that take us out; a gpusage.toml that is the site's own has its own mode again."""
-    edits = [edit_of(site.folder / name, without_block(read_text(site.folder / name))) for name in FILES]
+    """Return the edits that take the site's roles out; a gpusage.toml that is its own has its own mode again."""
+    edits, staying = [], roles_here(site) - site.roles
+    going = tuple(begin for role in _BEGINNINGS.keys() - staying for begin in _BEGINNINGS[role])
+    for path in (site.folder / name for name in FILES):
+        block = block_settings(read_text(path)) if staying else {}
+        ours = {key: value for key, value in block.items() if not key.startswith(going)}
+        edits.append(edit_of(path, with_block(read_text(path), ours, str(path))))
+
     own = _own_toml(read_text(site.gpusage_toml))
     generated = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None, site))
     if "rm" in site.roles:
@@ -212,9 +229,7 @@ def with_item(present: str, item: str, *, default: str = "", first: bool = False
     return ",".join([item, *items] if first else [*items, item])
 
 
-def _ours(
-    site: Site, name: str, theirs: Mapping[str, str], configuration: Configuration
-) -> Iterator[tuple[str, str]]:  # fmt: skip
+def _ours(site: Site, name: str, theirs: Mapping[str, str], configuration: Configuration) -> Iterator[tuple[str, str]]:
     """Yield our settings of the file *name*, with the site's own settings there."""
     share = configuration.of_manager(YarnSettings).share_resource
     if name == RESOURCE_TYPES:
@@ -250,7 +265,7 @@ def _of_nodes(site: Site, theirs: Mapping[str, str], share: str) -> Iterator[tup
         yield SAMPLER, f"{site.libexec / PYTHON} gpusage_yarn.usage.node"
     if site.gpus is not None:
         require_single_offer(site.folder, theirs, site.gpus)
-        yield f"yarn.nodemanager.resource-type.{share}", str(site.gpus * _WHOLE)
+        yield f"{_OFFER}{share}", str(site.gpus * _WHOLE)
     if site.mps_command:
         yield SERVICES, with_item(theirs.get(SERVICES, ""), SERVICE)
         yield f"{SERVICES}.{SERVICE}.class", CLASSES[f"{SERVICES}.{SERVICE}.class"]
@@ -305,16 +320,13 @@ def require_single_offer(folder: Path, settings: Mapping[str, str], gpus: int) -
     Raises:
         RequestError: It does, and the site has not said which GPUs are for whom.
     """
-    present = ""
-    if GPU in (word.strip() for word in settings.get(PLUGINS, "").split(",")):
-        present = f"{PLUGINS} in {SITE}"
-    for file, values in ((SITE, settings), (_NODE_RESOURCES, read_settings(folder / _NODE_RESOURCES))):
-        if not present and values.get(_COUNT, "").strip() not in ("", "0"):
-            present = f"{_COUNT} in {file}"
-
+    plugins = (word.strip() for word in settings.get(PLUGINS, "").split(","))
+    counts = {SITE: settings.get(_COUNT), _NODE_RESOURCES: read_settings(folder / _NODE_RESOURCES).get(_COUNT)}
+    present = [f"{PLUGINS} in {SITE}"] if GPU in plugins else []
+    present += [f"{_COUNT} in {file}" for file, count in counts.items() if (count or "").strip() not in ("", "0")]
     if gpus and present and not are_gpus_divided(settings):
         message = (
-            f"Node's GPUs must be offered once; {present} offers them whole as {GPU}, and --gpus {gpus} would offer "
+            f"Node's GPUs must be offered once; {present[0]} offers them whole as {GPU}, and --gpus {gpus} would offer "
             f"them again as shares. Take {GPU} out there: who asks for {GPU} gets it on other nodes, or whole GPUs "
             f"here where none has it. Or divide them: those to share in {SHARED_GPUS}, the others in {DEVICES}."
         )

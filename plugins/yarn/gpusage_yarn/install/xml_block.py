@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from xml.etree import ElementTree as ET
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 from gpusage_hooks.errors import RequestError
 
 _BEGIN = "<!-- >>> gpusage: `gpusage yarn uninstall` takes this block out -->\n"
 _END = "<!-- <<< gpusage -->\n"
 _BLOCK = re.compile(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", re.DOTALL)
+_ENTRY = re.compile(r"<name>([^<]*)</name>\s*<value>([^<]*)</value>")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _CLOSED = re.compile(r"</configuration\s*>")
 _HEAD = '<?xml version="1.0"?>\n<configuration>\n'
@@ -62,8 +63,7 @@ def without_block(text: str | None) -> str | None:
 def block_settings(text: str | None) -> dict[str, str]:
     """Return the settings of our block in the file's *text*; none where it has none."""
     match = _BLOCK.search(text or "")
-    block = ET.fromstring(f"<block>{match[0]}</block>") if match else ()  # noqa: S314 - as above
-    return {entry.findtext("name", ""): entry.findtext("value", "") for entry in block}
+    return {unescape(name): unescape(value) for name, value in _ENTRY.findall(match[0] if match else "")}
 
 
 def _block(settings: Mapping[str, str]) -> str:

@@ -110,8 +110,7 @@ def append_report(folder: UsageSpool, usage: Usage) -> None:
 
 
 def _sampled(folder: UsageSpool, job: SampledJob, percent: int) -> Usage:
-    device_file, parent = folder.file(job.job_id, "device"), os.getppid()
-    device_file.write_text(",".join(job.devices))
+    parent = os.getppid()
     surroundings = Surroundings(
         count_partners=partial(folder.count_partners, job.job_id, job.devices),
         granted=cache(lambda: read_allocation(percent, os.environ)),
@@ -121,10 +120,8 @@ def _sampled(folder: UsageSpool, job: SampledJob, percent: int) -> Usage:
         """Return whether the container has ended, or the NodeManager, whose successor knows nothing of this process."""
         return signal.sigtimedwait(_ENDS, pause_s) is not None or os.getppid() != parent
 
-    try:
+    with folder.sampled(job.job_id, job.devices):
         return Sampling(job, node_hooks(), surroundings).run(ended, lambda _usage: None)
-    finally:
-        device_file.unlink(missing_ok=True)
 
 
 def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Allocation:

@@ -16,8 +16,11 @@ from gpusage_planning.gantt import Bar, chart
         (300.0, ["0 min", "1 min", "2 min", "3 min", "4 min", "5 min"]),
         (6 * 3600.0, ["0 h", "1 h", "2 h", "3 h", "4 h", "5 h", "6 h"]),
         (95 * 60.0, ["0 min", "30 min", "60 min", "90 min"]),
-        (10 * 86400.0, ["0 h", "48 h", "96 h", "144 h", "192 h", "240 h"]),
-        (0.0, ["0 min"]),
+        (10 * 86400.0, ["0 d", "2 d", "4 d", "6 d", "8 d", "10 d"]),
+        (3 * 86400.0, ["0 h", "12 h", "24 h", "36 h", "48 h", "60 h", "72 h"]),
+        (59.0, ["0 s", "10 s", "20 s", "30 s", "40 s", "50 s"]),
+        (1.0, ["0 s", "1 s"]),
+        (0.0, ["0 s", "1 s"]),
     ],
 )
 def test_the_axis_has_round_times(end_s: float, expected: list[str]) -> None:

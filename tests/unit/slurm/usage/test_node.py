@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 
 import gpusage_slurm
-from gpusage.node.sampler.usage_reports import LONGEST_SILENCE_S, RETENTION_S, UsageSpool, parse_usage_reports
+from gpusage.node.sampler.usage_reports import RETENTION_S, UsageSpool, parse_usage_reports
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_slurm import scontrol
@@ -167,28 +168,36 @@ def test_what_could_not_be_posted_goes_with_the_next(folder: UsageSpool, node: d
 
 
 def test_a_job_that_still_runs_stays(folder: UsageSpool, node: dict[str, str]) -> None:
-    folder.file("7", "pid").write_text(str(os.getpid()))
     folder.save(ENDED)
-    post_usage(folder, "n1")
+    with folder.sampled(ENDED.job_id, ["0"]):
+        post_usage(folder, "n1")
     assert node["Comment"] == "rack 7"
+    post_usage(folder, "n1")
+    assert node["Comment"] != "rack 7"
 
 
-def test_a_job_whose_sampler_was_killed_is_posted(folder: UsageSpool) -> None:
-    with subprocess.Popen(["true"]) as sampler:
-        sampler.wait()
-    folder.file("7", "pid").write_text(str(sampler.pid))
+def test_a_job_whose_sampler_was_killed_is_posted_and_nobody_s_partner(folder: UsageSpool) -> None:
+    """Each killed sampler made a part of every later share count as freed."""
+    place = f"UsageSpool(Path({str(folder.path)!r}), {folder.prefix!r})"
+    sampled = f"with {place}.sampled('7', ['0']): print('up', flush=True); sys.stdin.read()"
+    script = f"import sys; from pathlib import Path; from {UsageSpool.__module__} import UsageSpool\n{sampled}"
     folder.save(ENDED)
-    assert len(list(folder.finished_runs())) == 1
-    assert not folder.file("7", "pid").exists()
-
-
-def test_a_run_is_posted_though_another_process_has_its_sampler_s_number(folder: UsageSpool) -> None:
-    folder.file("7", "pid").write_text(str(os.getpid()))
-    folder.save(ENDED)
-    (file,) = folder.path.glob("*.json")
-    silent_s = time.time() - LONGEST_SILENCE_S - 1
-    os.utime(file, (silent_s, silent_s))
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sampler:
+        assert sampler.stdout is not None
+        assert sampler.stdout.readline() == b"up\n"
+        assert (list(folder.finished_runs()), folder.count_partners("8", ["0"])) == ([], 1)
+        sampler.kill()
+    assert folder.count_partners("8", ["0"]) == 0
     assert [usage.job_id for _, usage in folder.finished_runs()] == [ENDED.job_id]
+    assert list(folder.path.glob("*.device")) == []
+
+
+def test_a_sampler_that_ends_late_leaves_the_file_of_the_requeued_job_s_next(folder: UsageSpool) -> None:
+    with ExitStack() as late, folder.sampled("7", ["0"]):
+        late.enter_context(folder.sampled("7", ["0"]))
+        assert (folder.count_partners("7", ["0"]), folder.count_partners("8", ["0"])) == (0, 1)
+        late.close()
+        assert (folder.count_partners("7", ["0"]), folder.count_partners("8", ["0"])) == (0, 1)
 
 
 def test_a_requeued_job_keeps_its_first_run(folder: UsageSpool) -> None:
@@ -207,12 +216,11 @@ def test_what_is_too_old_or_no_usage_is_removed(folder: UsageSpool) -> None:
 def test_other_nodes_of_the_machine_are_left_alone(folder: UsageSpool) -> None:
     other = UsageSpool(folder.path, "c.n2.")
     other.save(ENDED)
-    other.file("7", "device").write_text("0")
     assert list(folder.finished_runs()) == []
-    other.file("9", "device").write_text("1,2")
-    assert folder.count_partners("8", ["0"]) == 0
-    assert [other.count_partners("8", devices) for devices in (["0"], ["3", "0"], ["0", "1", "2"])] == [1, 1, 2]
-    assert other.count_partners("7", ["0"]) == 0
+    with other.sampled("7", ["0"]), other.sampled("9", ["1", "2"]):
+        assert folder.count_partners("8", ["0"]) == 0
+        assert [other.count_partners("8", devices) for devices in (["0"], ["3", "0"], ["0", "1", "2"])] == [1, 1, 2]
+        assert other.count_partners("7", ["0"]) == 0
 
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:

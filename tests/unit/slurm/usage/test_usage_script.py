@@ -28,13 +28,13 @@ def test_the_sampler_takes_no_module_of_the_folder_where_the_prolog_runs(tmp_pat
     subprocess.run([SCRIPT, "begin"], check=True, cwd=tmp_path, env=environment, timeout=LIMIT_S)
     pid_file = tmp_path / "usage" / ".n1.7.pid"
     program = Path("/proc") / pid_file.read_text().strip()
-    wait_until(lambda: (tmp_path / "usage" / ".n1.7.device").exists() or not program.exists())
+    wait_until(lambda: any((tmp_path / "usage").glob(".n1.7@*.device")) or not program.exists())
     subprocess.run([SCRIPT, "end"], check=True, cwd=tmp_path, env=environment, timeout=LIMIT_S)
     assert not (tmp_path / "planted").exists()
 
 
-def test_the_end_leaves_the_file_of_a_sampler_that_still_saves(tmp_path: Path) -> None:
-    """Without it another job's sampler took the first figures for the last, and posted these."""
+def test_the_end_tells_a_sampler_once_and_waits_for_nothing(tmp_path: Path) -> None:
+    """It may still save then; until it has, its lock says so, not its number."""
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1000", "CUDA_VISIBLE_DEVICES": "0", "SLURMD_NODENAME": "n1"}
     environment = {"PATH": os.environ["PATH"], "GPUSAGE_USAGE_FOLDER": str(tmp_path / "usage"), **job}
     pid_file = tmp_path / "usage" / ".n1.7.pid"
@@ -49,10 +49,10 @@ def test_the_end_leaves_the_file_of_a_sampler_that_still_saves(tmp_path: Path) -
         pid_file.write_text(str(sampler.pid))
         subprocess.run([SCRIPT, "end"], check=True, env=environment, timeout=LIMIT_S)
         assert sampler.stdout.readline() == "told\n"
-        assert pid_file.exists()
+        assert not pid_file.exists()
+        subprocess.run([SCRIPT, "end"], check=True, env=environment, timeout=LIMIT_S)
         sampler.stdin.close()
-    subprocess.run([SCRIPT, "end"], check=True, env=environment, timeout=LIMIT_S)
-    assert not pid_file.exists()
+        assert sampler.stdout.read() == ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")

@@ -188,6 +188,63 @@ def test_the_roles_of_one_host_add_up_in_any_order(site: Site) -> None:
     assert {path.name: path.read_bytes() for path in site.folder.iterdir() if path != site.libexec} == before
 
 
+def test_what_every_role_has_follows_gpusage_toml_whatever_the_role(site: Site) -> None:
+    alone = replace(site, roles=frozenset({"rm"}), gpus=None, mps_command="")
+    for first in (alone, site):
+        site.gpusage_toml.write_text('[yarn]\nshare_resource = "site/gpu-share"\n')
+        make_edits(plan_installation(first))
+        assert settings(site, "yarn-site.xml")["gpusage.share.resource"] == "site/gpu-share"
+        site.gpusage_toml.write_text("")
+        make_edits(plan_installation(alone))
+        assert "gpusage.share.resource" not in settings(site, "yarn-site.xml")
+        assert settings(site, "resource-types.xml") == {
+            TYPES: "gpusage.io/share",
+            f"{TYPES}.gpusage.io/share.maximum-allocation": "1600",
+        }
+
+    # What the node's own installation was told is told of the share as it is named now.
+    both = settings(site, "yarn-site.xml")
+    offers = {key: value for key, value in both.items() if key.startswith("yarn.nodemanager.resource-type.")}
+    assert offers == {"yarn.nodemanager.resource-type.gpusage.io/share": "400"}
+    assert both["gpusage.node.mps-command"] == "/opt/gpusage-mps"
+
+
+def test_what_the_site_changed_is_checked_for_each_role_of_its_host(site: Site) -> None:
+    make_edits(plan_installation(site))
+    rm = find_site(site.folder, frozenset({"rm"}))
+    path = site.folder / "yarn-site.xml"
+    text = path.read_text()
+
+    def add(name: str, rest: str) -> None:
+        path.write_text(
+            text.replace("<configuration>", f"<configuration><property><name>{name}</name>{rest}</property>", 1)
+        )
+
+    add(LISTENERS, "<value>org.site.Audit</value>")
+    make_edits(plan_installation(rm))
+    assert settings(site, path.name)[LISTENERS] == f"org.site.Audit,{CLASSES[LISTENERS]}"
+    add(LISTENERS, "<value>org.site.Audit</value><final>true</final>")
+    with pytest.raises(RequestError, match=r"listener\.classes' in .* must not be final"):
+        plan_installation(rm)
+    add("yarn.nodemanager.resource-plugins", "<value>yarn.io/gpu</value>")
+    with pytest.raises(RequestError, match="must be offered once"):
+        plan_installation(rm)
+
+
+@pytest.mark.parametrize(("gone", "stays"), [("rm", "node"), ("node", "rm"), ("client", "rm")])
+def test_uninstalling_one_role_leaves_the_other(site: Site, gone: Role, stays: Role) -> None:
+    before = {path.name: path.read_bytes() for path in site.folder.iterdir()}
+    last = replace(site, roles=frozenset({stays}))
+    make_edits(plan_installation(last))
+    alone = {name: settings(site, name) for name in ("yarn-site.xml", "capacity-scheduler.xml", "resource-types.xml")}
+    make_edits(plan_installation(replace(site, roles=frozenset({gone}))))
+    make_edits(plan_uninstallation(replace(site, roles=frozenset({gone}))))
+    assert {name: settings(site, name) for name in alone} == alone
+    assert site.gpusage_toml.exists() == (stays == "rm")
+    make_edits(plan_uninstallation(last))
+    assert {path.name: path.read_bytes() for path in site.folder.iterdir() if path != site.libexec} == before
+
+
 def test_lists_that_stand_in_an_included_file_keep_their_items(site: Site) -> None:
     """Our block wins over the included file: what it forgot would be gone, mapreduce_shuffle for example."""
     included = site.folder / "shuffle.xml"

@@ -130,7 +130,8 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
     List<ResourceRequest> masters = application.getAMContainerResourceRequests();
     boolean isListed = masters != null && !masters.isEmpty();
     Resource requested = isListed ? masters.get(0).getCapability() : application.getResource();
-    if (requested == null || NodeGpus.amount(requested, Settings.GPU_RESOURCE) == 0) {
+    long gpus = NodeGpus.amount(requested, Settings.GPU_RESOURCE);
+    if (gpus == 0 || gpus > NodeGpus.siteMaximum()) {
       return;
     }
     String queue = application.getQueue();

@@ -35,7 +35,6 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnSched
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
-import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 import org.apache.hadoop.yarn.util.resource.Resources;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -156,8 +155,8 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   /** Let the answer say how many GPUs a container may have where nodes offer them as shares: Flink looks there before it asks. */
   private void showWholeGpus(RegisterApplicationMasterResponse response) {
     Resource most = response.getMaximumResourceCapability();
-    long shared = NodeGpus.amount(most, share) / Settings.WHOLE_GPU;
-    if (shared > NodeGpus.amount(most, Settings.GPU_RESOURCE) && ResourceUtils.getResourceTypeIndex().containsKey(Settings.GPU_RESOURCE)) {
+    long shared = Math.min(NodeGpus.amount(most, share) / Settings.WHOLE_GPU, NodeGpus.siteMaximum());
+    if (shared > NodeGpus.amount(most, Settings.GPU_RESOURCE)) {
       Resource shown = Resource.newInstance(most);
       shown.setResourceValue(Settings.GPU_RESOURCE, shared);
       response.setMaximumResourceCapability(shown);
@@ -272,7 +271,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     return forWholeGpus || label != null ? Optional.of(RequestConverter.unplanned(share, label, offers(application))) : Optional.empty();
   }
 
-  private Offers offers(RMApp application) {
+  Offers offers(RMApp application) {
     if (!forWholeGpus) {
       return Offers.NONE;
     }
@@ -287,6 +286,11 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       @Override
       public boolean becomesShares(String label, Resource required) {
         return NodeLabels.becomesShares(rm, label, required);
+      }
+
+      @Override
+      public boolean areLabelsDue() {
+        return NodeLabels.areLabelsDue(rm);
       }
 
       @Override

@@ -184,6 +184,11 @@ final class NodeGpus {
     return index == null ? 0 : resource.getResourceInformation(index).getValue();
   }
 
+  /** Return how many GPUs of YARN's own the site's settings let a container have. */
+  static long siteMaximum() {
+    return amount(ResourceUtils.getResourceTypesMaximumAllocation(), Settings.GPU_RESOURCE);
+  }
+
   private void reserve(List<Integer> numbers, long share) {
     for (int number : numbers) {
       free[number] -= Math.min(share, Settings.WHOLE_GPU);

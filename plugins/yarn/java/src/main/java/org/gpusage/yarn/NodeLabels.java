@@ -15,7 +15,6 @@ import org.apache.hadoop.yarn.api.records.QueueInfo;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
-import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.apache.hadoop.yarn.util.resource.Resources;
@@ -52,7 +51,7 @@ final class NodeLabels {
   /** Return whether a node with {@code label} has room for {@code required} now. */
   private static boolean hasRoom(RMContext rm, String label, Resource required) {
     String share = Settings.shareResource(rm.getYarnConfiguration());
-    return hasNode(rm, label, node -> Resources.fitsIn(required, node.getUnallocatedResource()) && NodeGpus.hasRoom(node, required, share));
+    return nodes(rm, label, node -> Resources.fitsIn(required, node.getUnallocatedResource())).anyMatch(node -> NodeGpus.hasRoom(node, required, share));
   }
 
   /** Return whether nodes with {@code label} offer GPUs, in whatever form. */
@@ -105,7 +104,7 @@ final class NodeLabels {
   }
 
   private static boolean fits(RMContext rm, String label, Resource required) {
-    return hasNode(rm, label, node -> Resources.fitsIn(required, node.getTotalResource()));
+    return nodes(rm, label, node -> Resources.fitsIn(required, node.getTotalResource())).findAny().isPresent();
   }
 
   private static Resource offered(RMContext rm, String label) {
@@ -123,26 +122,22 @@ final class NodeLabels {
   }
 
   /** Return whether the ResourceManager's own provider of labels has given none to any node: so it is for up to 30 s after a start. */
-  private static boolean areLabelsDue(RMContext rm) {
+  static boolean areLabelsDue(RMContext rm) {
     RMNodeLabelsManager manager = rm.getNodeLabelManager();
     return rm.getRMDelegatedNodeLabelsUpdater() != null
         && manager.getClusterNodeLabelNames().stream().allMatch(label -> manager.getActiveNMCountPerLabel(label) == 0);
   }
 
   /**
-   * Return whether a running node with {@code label} meets {@code condition}. Its labels are the label manager's: the scheduler hears of them later, and
+   * Return the running nodes with {@code label} that meet {@code condition}. Their labels are the label manager's: the scheduler hears of them later, and
    * a master that is sent to nodes without a label, of which soon there are none, waits for ever.
    */
-  private static boolean hasNode(RMContext rm, String label, Predicate<SchedulerNode> condition) {
+  private static Stream<SchedulerNode> nodes(RMContext rm, String label, Predicate<SchedulerNode> condition) {
     AbstractYarnScheduler<?, ?> scheduler = (AbstractYarnScheduler<?, ?>) rm.getScheduler();
-    for (RMNode node : rm.getRMNodes().values()) {
-      SchedulerNode known = scheduler.getSchedulerNode(node.getNodeID());
-      if (known != null && condition.test(known) && node.getState() == NodeState.RUNNING // what takes locks comes last, for there may be thousands of nodes
-          && (label.isEmpty() ? node.getNodeLabels().isEmpty() : node.getNodeLabels().contains(label))) {
-        return true;
-      }
-    }
-    return false;
+    return rm.getRMNodes().keySet().stream().map(id -> (SchedulerNode) scheduler.getSchedulerNode(id))
+        .filter(node -> node != null && condition.test(node)) // before the labels, which cost the label manager's lock and a set for each node
+        .filter(node -> node.getRMNode().getState() == NodeState.RUNNING)
+        .filter(node -> label.isEmpty() ? node.getRMNode().getNodeLabels().isEmpty() : node.getRMNode().getNodeLabels().contains(label));
   }
 
   /** Return the label to which YARN itself sends the requests of {@code queue} that name none; nothing if there is none. */

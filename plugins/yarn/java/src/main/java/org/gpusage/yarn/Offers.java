@@ -18,6 +18,11 @@ interface Offers {
     return false;
   }
 
+  /** Return whether nodes that are without a label now may get one soon, as after a start of the ResourceManager. */
+  default boolean areLabelsDue() {
+    return false;
+  }
+
   /**
    * Return the label to which requests for {@code required} go that name none; nothing for nodes without one, or if YARN finds others by itself.
    *

@@ -4,7 +4,7 @@ package org.gpusage.yarn;
 import static org.gpusage.yarn.NodeGpus.amount;
 
 import java.util.ArrayList;
-import java.util.Collections;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
@@ -39,6 +39,7 @@ final class RequestConverter {
   }
 
   private static final int MOST_KEYS = 10_000;
+  private static final int MOST_WAITING = 10 * MOST_KEYS; // of one key there is a request for each host and rack
 
   final Plan plan;
   private final Offers offers;
@@ -54,10 +55,10 @@ final class RequestConverter {
   };
 
   /** Requests for whole GPUs that came before their nodes had registered, as after a restart of the ResourceManager. */
-  private final Map<SchedulerRequestKey, List<ResourceRequest>> deferred = new LinkedHashMap<>();
+  private final Map<List<Object>, ResourceRequest> deferred = new LinkedHashMap<>();
 
-  /** Those that went to nodes without a label: once no such node has a GPU, as the nodes' labels have come, they are resolved again. */
-  private final Map<SchedulerRequestKey, List<ResourceRequest>> unlabelled = new LinkedHashMap<>();
+  /** Those that went to nodes without a label while labels were due: once no such node has a GPU, they are resolved again. */
+  private final Map<List<Object>, ResourceRequest> unlabelled = new LinkedHashMap<>();
 
   /** Keys that want no more containers; those allocated before come with the answer to that request at the latest. */
   private final Set<SchedulerRequestKey> cancelled = new HashSet<>();
@@ -106,20 +107,13 @@ final class RequestConverter {
     cancelled.clear();
     Map<SchedulerRequestKey, String> labels = labels(requested);
     for (ResourceRequest ask : requested) {
-      deferred.remove(SchedulerRequestKey.create(ask));
-      unlabelled.remove(SchedulerRequestKey.create(ask));
-    }
-    for (ResourceRequest ask : requested) {
-      if (needsShare(ask, most)) {
-        ResourceRequest ours = withLabel(copy(ask, withShare(ask.getCapability()), ask.getNumContainers()));
+      deferred.remove(keyAndPlace(ask));
+      unlabelled.remove(keyAndPlace(ask));
+      boolean partly = needsShare(ask, most);
+      ResourceRequest ours = partly ? withLabel(copy(ask, withShare(ask.getCapability()), ask.getNumContainers())) : toWholeShares(ask, labels);
+      if (ours != null) {
         track(ask, ours, nowNs);
         changed.add(ours);
-        continue;
-      }
-      ResourceRequest whole = toWholeShares(ask, labels);
-      if (whole != null) {
-        track(ask, whole, nowNs);
-        changed.add(whole);
       } else if (label != null && ask.getCapability() != null && amount(ask.getCapability(), Settings.GPU_RESOURCE) > 0) {
         changed.add(withLabel(copy(ask, ask.getCapability(), ask.getNumContainers())));
       } else {
@@ -175,17 +169,17 @@ final class RequestConverter {
       deferred.putAll(unlabelled);
       unlabelled.clear();
     }
-    for (SchedulerRequestKey key : new ArrayList<>(deferred.keySet())) {
-      List<ResourceRequest> requested = deferred.remove(key);
-      Map<SchedulerRequestKey, String> labels = labels(requested);
-      int outstanding = remaining.applyAsInt(key);
-      for (ResourceRequest ask : outstanding > 0 ? requested : Collections.<ResourceRequest>emptyList()) {
-        boolean any = ResourceRequest.isAnyLocation(ask.getResourceName());
-        ResourceRequest whole = toWholeShares(copy(ask, ask.getCapability(), any ? outstanding : ask.getNumContainers()), labels);
-        if (whole != null) {
-          track(ask, whole, nowNs);
-          resolvedRequests.add(whole);
-        }
+    List<ResourceRequest> requested = new ArrayList<>(deferred.values());
+    deferred.clear();
+    Map<SchedulerRequestKey, String> labels = labels(requested);
+    for (ResourceRequest ask : requested) {
+      int outstanding = remaining.applyAsInt(SchedulerRequestKey.create(ask));
+      boolean any = ResourceRequest.isAnyLocation(ask.getResourceName());
+      int containers = any ? outstanding : Math.min(outstanding, ask.getNumContainers());
+      ResourceRequest whole = toWholeShares(copy(ask, ask.getCapability(), containers), labels);
+      if (whole != null && outstanding > 0) {
+        track(ask, whole, nowNs);
+        resolvedRequests.add(whole);
       }
     }
     return resolvedRequests;
@@ -257,21 +251,19 @@ final class RequestConverter {
    */
   private ResourceRequest toWholeShares(ResourceRequest ask, Map<SchedulerRequestKey, String> labels) {
     long gpus = amount(ask.getCapability(), Settings.GPU_RESOURCE);
-    if (gpus == 0 || isOpportunistic(ask.getExecutionTypeRequest())) {
+    if (gpus == 0 || gpus > NodeGpus.siteMaximum() || isOpportunistic(ask.getExecutionTypeRequest())) {
       return null;
     }
     String named = labels.getOrDefault(SchedulerRequestKey.create(ask), "");
     String chosen = !named.isEmpty() ? named : label != null ? label : offers.label(ask.getCapability(), false);
     boolean asShares = offers.becomesShares(chosen, ask.getCapability());
     boolean offered = asShares || offers.offersGpus(chosen);
-    Map<SchedulerRequestKey, List<ResourceRequest>> waiting = offered ? unlabelled : deferred;
-    if ((chosen.isEmpty() || !offered) && waiting.size() < MOST_KEYS) {
-      waiting.computeIfAbsent(SchedulerRequestKey.create(ask), unseen -> new ArrayList<>()).add(ask);
+    boolean resolveLater = !offered || chosen.isEmpty() && offers.areLabelsDue();
+    Map<List<Object>, ResourceRequest> waiting = offered ? unlabelled : deferred;
+    if (resolveLater && ask.getNumContainers() > 0 && waiting.size() < MOST_WAITING) {
+      waiting.put(keyAndPlace(ask), ask);
     }
-    if (!offered) {
-      return null;
-    }
-    if (!asShares && (chosen.isEmpty() || chosen.equals(named) || label != null)) {
+    if (!offered || !asShares && (chosen.isEmpty() || chosen.equals(named) || label != null)) {
       return null;
     }
     ResourceRequest ours = copy(ask, asShares ? wholeShares(ask.getCapability(), share) : ask.getCapability(), ask.getNumContainers());
@@ -279,6 +271,11 @@ final class RequestConverter {
       ours.setNodeLabelExpression(chosen);
     }
     return ours;
+  }
+
+  /** Return what a later request must equal to replace {@code ask}. */
+  private static List<Object> keyAndPlace(ResourceRequest ask) {
+    return Arrays.asList(SchedulerRequestKey.create(ask), ask.getResourceName());
   }
 
   /** Return {@code requested} with 100 of {@code share} for each of its GPUs. */

@@ -15,6 +15,8 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.ams.ApplicationMasterServiceContext;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.QueueConfigurations;
@@ -23,6 +25,8 @@ import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMDelegatedNodeLabelsUpdater;
 import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
@@ -34,6 +38,9 @@ class NodeLabelsTest {
   private static final Resource MASTER = vector(64, 1, 0, 0);
   private static final Resource SHARE = vector(64, 1, 0, 50);
   private static final Set<String> NONE = Collections.emptySet();
+
+  /** How often the GPUs of the node were counted. */
+  private static int counted;
 
   @Test
   void aNodeWhoseLabelTheSchedulerHasNotHeardOfYetIsNotWithoutOne() {
@@ -64,6 +71,27 @@ class NodeLabelsTest {
     assertEquals(both, NodeLabels.usable(rm, "default", both, vector(64, 1, 0, 40)));
     assertEquals(Collections.singletonList("v100"), NodeLabels.usable(rm, "default", both, SHARE));
     assertEquals(both, NodeLabels.usable(rm, "default", both, vector(64, 1, 0, 100)), "nor any other");
+  }
+
+  @Test
+  void theGpusOfANodeWithAnotherLabelAreNotCounted() {
+    RMContext rm = manager(Collections.singleton("v100"), NONE);
+    counted = 0;
+    NodeLabels.roomyFirst(rm, Collections.singletonList("a100"), SHARE);
+    assertEquals(0, counted);
+    NodeLabels.roomyFirst(rm, Collections.singletonList("v100"), SHARE);
+    assertEquals(1, counted);
+  }
+
+  @Test
+  void aClientsRequestsAreRememberedOnlyWhileLabelsAreDue() {
+    RMApp application = ProcessorTest.answering(RMApp.class, "getApplicationSubmissionContext", Records.newRecord(ApplicationSubmissionContext.class));
+    for (int active = 0; active < 2; active++) {
+      GpuShareProcessor processor = new GpuShareProcessor();
+      processor.setConf(new Configuration(false));
+      processor.start((ApplicationMasterServiceContext) manager(NONE, NONE, vector(0, 0, 0, 0), active, provider()));
+      assertEquals(active == 0, processor.offers(application).areLabelsDue());
+    }
   }
 
   private static RMDelegatedNodeLabelsUpdater provider() {
@@ -97,6 +125,12 @@ class NodeLabelsTest {
           @Override
           public synchronized Resource getUnallocatedResource() {
             return Resources.subtract(getTotalResource(), held);
+          }
+
+          @Override
+          public synchronized List<RMContainer> getCopiedListOfRunningContainers() {
+            counted++;
+            return super.getCopiedListOfRunningContainers();
           }
         };
     CapacityScheduler scheduler =

@@ -73,6 +73,13 @@ class ProcessorTest {
     response.setMaximumResourceCapability(vector(8192, 32, 0, 200));
     processor(false).registerApplicationMaster(ApplicationAttemptId.newInstance(APPLICATION, 1), null, response);
     assertEquals(vector(8192, 32, 0, 200), response.getMaximumResourceCapability());
+    WholeGpuLabelsTest.withMost(1);
+    try {
+      processor(true).registerApplicationMaster(ApplicationAttemptId.newInstance(APPLICATION, 1), null, response);
+      assertEquals(vector(8192, 32, 1, 200), response.getMaximumResourceCapability(), "the site allows no more");
+    } finally {
+      WholeGpuLabelsTest.withMost(Long.MAX_VALUE);
+    }
   }
 
   @Test

@@ -12,6 +12,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Container;
@@ -95,38 +96,94 @@ class RequestConverterTest {
     assertSame(anyGpu, only(converter.convert(Collections.singletonList(anyGpu), MOST, 0)));
   }
 
+  /** A cluster that offers shares alone, by the labels of its nodes: at first by none. */
+  private static final class Changing implements Offers {
+    private final Set<String> offering = new HashSet<>(Collections.singleton(""));
+    private final boolean due;
+
+    Changing(boolean due) {
+      this.due = due;
+    }
+
+    @Override
+    public boolean offersGpus(String label) {
+      return offering.contains(label);
+    }
+
+    @Override
+    public boolean becomesShares(String label, Resource required) {
+      return offering.contains(label);
+    }
+
+    @Override
+    public boolean areLabelsDue() {
+      return due;
+    }
+
+    @Override
+    public String label(Resource required, boolean constrained) {
+      return offering.contains("") ? "" : "v100";
+    }
+
+    void relabel() {
+      offering.remove("");
+      offering.add("v100");
+    }
+  }
+
   @Test
-  void whatWaitsWithoutALabelGetsOneOnceNoNodeWithoutALabelHasAGpu() throws Exception {
-    Set<String> offering = new HashSet<>(Collections.singleton(""));
-    Offers changing =
-        new Offers() {
-          @Override
-          public boolean offersGpus(String label) {
-            return offering.contains(label);
-          }
-
-          @Override
-          public boolean becomesShares(String label, Resource required) {
-            return offering.contains(label);
-          }
-
-          @Override
-          public String label(Resource required, boolean constrained) {
-            return offering.contains("") ? "" : "v100";
-          }
-        };
+  void whatIsSentWhileLabelsAreDueGetsOneOnceNoNodeWithoutALabelHasAGpu() throws Exception {
+    Changing changing = new Changing(true);
     RequestConverter converter = RequestConverter.unplanned(SHARE, null, changing);
     ResourceRequest sent = only(converter.convert(Collections.singletonList(ask(256, 1, 0, 3)), MOST, 0));
     assertEquals(GpuShareResourceCalculatorTest.vector(256, 1, 0, 100), sent.getCapability());
     assertNull(sent.getNodeLabelExpression());
     assertEquals(Collections.emptyList(), converter.resolvedRequests(key -> 3, 0));
-    offering.remove("");
+    changing.offering.remove("");
     assertEquals(Collections.emptyList(), converter.resolvedRequests(key -> 3, 0), "nobody knows yet where they are");
-    offering.add("v100");
+    changing.relabel();
     ResourceRequest again = only(converter.resolvedRequests(key -> 2, 0));
     assertEquals("v100", again.getNodeLabelExpression());
     assertEquals(Arrays.asList(2, sent.getCapability()), Arrays.asList(again.getNumContainers(), again.getCapability()));
     assertEquals(Collections.emptyList(), converter.resolvedRequests(key -> 2, 0));
+  }
+
+  @Test
+  void whatWaitsStaysWhereNodesWithoutALabelAreMerelyAway() throws Exception {
+    Changing changing = new Changing(false);
+    RequestConverter converter = RequestConverter.unplanned(SHARE, null, changing);
+    converter.convert(Collections.singletonList(ask(256, 1, 0, 3)), MOST, 0);
+    changing.relabel();
+    assertEquals(Collections.emptyList(), converter.resolvedRequests(key -> 3, 0), "no generation brings it back");
+  }
+
+  @Test
+  void whatIsTakenBackWhileLabelsAreDueIsNotSentAgain() throws Exception {
+    Changing changing = new Changing(true);
+    RequestConverter converter = RequestConverter.unplanned(SHARE, null, changing);
+    converter.convert(Collections.singletonList(ask(256, 1, 0, 1)), MOST, 0);
+    converter.convert(Collections.singletonList(ask(256, 1, 0, 0)), MOST, 0);
+    changing.relabel();
+    assertEquals(Collections.emptyList(), converter.resolvedRequests(key -> 1, 0));
+  }
+
+  @Test
+  void aRequestForOneHostAloneLeavesThatForAnyPlaceToBeSentAgain() throws Exception {
+    Changing changing = new Changing(true);
+    RequestConverter converter = RequestConverter.unplanned(SHARE, null, changing);
+    converter.convert(Arrays.asList(at("h1", 1), at("/rack", 1), at(ResourceRequest.ANY, 1)), MOST, 0);
+    converter.convert(Collections.singletonList(at("h1", 2)), MOST, 0);
+    changing.relabel();
+    List<ResourceRequest> again = converter.resolvedRequests(key -> 2, 0);
+    assertEquals(
+        Arrays.asList("* v100 2", "/rack null 1", "h1 null 2"),
+        again.stream().map(each -> each.getResourceName() + " " + each.getNodeLabelExpression() + " " + each.getNumContainers()).sorted().collect(Collectors.toList()));
+  }
+
+  private static ResourceRequest at(String place, int containers) {
+    ResourceRequest ask = ask(256, 1, 0, containers);
+    ask.setResourceName(place);
+    return ask;
   }
 
   @Test

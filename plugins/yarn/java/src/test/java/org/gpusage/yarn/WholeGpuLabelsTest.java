@@ -41,6 +41,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.Capacity
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
 import org.apache.hadoop.yarn.util.Records;
+import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 import org.apache.hadoop.yarn.util.resource.Resources;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -109,6 +110,30 @@ class WholeGpuLabelsTest {
     assertRequest(2, "v100", vector(64, 1, 2, 0));
     assertRequest(4, "v100", vector(64, 1, 0, 400));
     assertRequest(5, "v100", vector(64, 1, 5, 0));
+  }
+
+  @Test
+  void moreThanTheSitesMaximumStaysYarnsToRefuse() throws Exception {
+    node("v100", true, vector(8192, 32, 2, 0), true);
+    node("v100", true, vector(8192, 32, 0, 400), true);
+    node("s100", true, vector(8192, 32, 0, 400), true);
+    withMost(2);
+    try {
+      assertRequest(2, "v100", vector(64, 1, 2, 0));
+      assertRequest(4, null, vector(64, 1, 4, 0));
+      named = "s100";
+      assertRequest(2, "s100", vector(64, 1, 0, 200));
+      assertRequest(4, "s100", vector(64, 1, 4, 0));
+      withMost(0);
+      assertMaster(null, vector(64, 1, 1, 0));
+    } finally {
+      withMost(Long.MAX_VALUE);
+    }
+  }
+
+  /** Let a site's setting say how many GPUs a container may have. */
+  static void withMost(long gpus) {
+    ResourceUtils.getResourceTypesArray()[ResourceUtils.getResourceTypeIndex().get(Settings.GPU_RESOURCE)].setMaximumAllocation(gpus);
   }
 
   @Test
