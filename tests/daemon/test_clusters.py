@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.daemon.conftest import Daemon
 
 
-def require_kept(daemon: Daemon) -> None:
+def require_recorded(daemon: Daemon) -> None:
     """Require that *daemon* shares a GPU for one more job, and keeps that decision."""
     written = daemon.status()["records"]["written"]
     assert daemon.ask()["code"] == "REWRITE"
@@ -27,13 +27,13 @@ def test_two_clusters_on_one_store_lose_nothing_and_doctor_fails(idle: Daemon, s
     for daemon, name in ((idle, "alpha"), (second, "beta")):
         daemon.behave(name=name)
         daemon.start()
-        require_kept(daemon)
+        require_recorded(daemon)
 
     url = f"sqlite:///{idle.store}"
     with closing(open_store(url)) as store:
         second.wait(store.mixed_clusters)
     for daemon in (idle, second):
-        require_kept(daemon)
+        require_recorded(daemon)
 
     own = admin.gather_own(Configuration(store=StoreSettings(url=url)), "", (str(idle.socket),))
     finding = admin.store(own)
