@@ -16,6 +16,7 @@ from gpusage.devices.catalogue import Catalogue
 from gpusage.devices.shares import shares_alone_of, shares_of
 from gpusage.experience.learned import NO_FINDING, NOTHING_LEARNED, Finding, Learned
 from gpusage.graphs.model_files import DYNAMIC_BATCH
+from gpusage.graphs.reader import LIBRARIES
 from gpusage.plugins.hooks import NOBODY, Hooks
 from gpusage.predictors.intervals import exact_interval
 from gpusage.predictors.known import (
@@ -231,8 +232,7 @@ class Predictor:
     ) -> tuple[GpuNeed, ...]:
         if graph.fixed_batch_size not in (None, workload.batch_size):
             rule = f"be run at its only batch size, {graph.fixed_batch_size}; got batch={workload.batch_size}"
-            message = f"Model {graph.name!r} must {rule}. {DYNAMIC_BATCH}, or leave batch out."
-            raise GraphError(message)
+            raise _fixed_batch_error(graph, rule)
         if workload.processes > 1:
             boards, nothing = [self.catalogue.find(gpu.board) for gpu in gpus], [NOTHING_KNOWN] * len(gpus)
             of_one = [of_one_process(each, workload.processes) for each in (*known, *nothing)]
@@ -371,12 +371,8 @@ def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) ->
         GraphError: The model has a fixed batch.
     """
     if graph.fixed_batch_size is not None:
-        rule, actual = (
-            "have a free batch axis to look for its largest batch",
-            f"a batch of {graph.fixed_batch_size} alone",
-        )
-        message = f"Model {graph.name!r} must {rule}; got {actual}. {DYNAMIC_BATCH}."
-        raise GraphError(message)
+        rule = "have a free batch axis to look for its largest batch"
+        raise _fixed_batch_error(graph, f"{rule}; got a batch of {graph.fixed_batch_size} alone")
 
     # The GPUs ask for the same sizes on their way up.
     cached_fits, largest = cache(fits), []
@@ -387,3 +383,10 @@ def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) ->
         between = range(too_many // 2 + 1, min(too_many, MOST_SAMPLES))
         largest.append(too_many // 2 + bisect_left(between, True, key=lambda size: not cached_fits(size)[number]))
     return largest
+
+
+def _fixed_batch_error(graph: ModelGraph, rule: str) -> GraphError:
+    """Return the error that *graph* has one batch size alone; what a library defines cannot be exported with others."""
+    is_named = graph.source.partition(":")[0] in LIBRARIES
+    advice = "Ask for no other" if is_named else f"{DYNAMIC_BATCH}, or ask for no other"
+    return GraphError(f"Model {graph.name!r} must {rule}. {advice}.")

@@ -54,9 +54,8 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     parameters, before = pretrained().step_time, pretrained().step_time.deviations
     kinds, settings = (widths([*rows], before) for rows in (_published(data), _of_timm(data)))
     deviations = replace(before, of_kinds={**before.of_kinds, **kinds}, of_settings={**before.of_settings, **settings})
-    return [
-        Artifact(name=NAME, card=pretrained().step_time_card, parameters=replace(parameters, deviations=deviations))
-    ]
+    fitted = replace(parameters, deviations=deviations)
+    return [Artifact(name=NAME, card=pretrained().step_time_card, parameters=fitted)]
 
 
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
@@ -120,6 +119,8 @@ def _of_timm(data: DataFolder) -> Iterator[Miss]:
     """Yield the misses of timm's runs with a compiler or with channels last, the family unseen."""
     zoo = load_zoo()
     rows = [row for row in left_out_rows(data, zoo).rows if row.source.endswith(("compiled", "channels last"))]
+    if not rows:
+        return
     measured, fits = fitted_by_family(data)
     for fold, fitted in fits:
         families, eager = {measured.rows[index].family for index in fold.test}, fitted.efficiency

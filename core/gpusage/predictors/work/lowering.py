@@ -132,15 +132,11 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     cast = np.where(is_widened, kinds.inputs - kinds.fp32_inputs, kinds.fp32_inputs * kinds.reads_half)
     wide = np.where(is_widened, kinds.inputs, kinds.fp32_inputs - cast)
     read = kinds.inputs * float_bytes + wide * (WIDE_BYTES - float_bytes)
-
     reordered_bytes = np.where(kinds.operator_class == _NORMALIZATION, of_float, float_bytes)
 
     # The loss reads the last output of floats.
-    read_by_loss = 0.0
-    for index in structure.output_nodes.tolist():
-        node = graph.nodes[index]
-        if node.element_type == "float" and node.outputs:
-            read_by_loss = float(element_count(node.outputs[0], batch_size))
+    made = [graph.nodes[index] for index in structure.output_nodes.tolist()]
+    read_by_loss = [one.outputs[0] for one in made if one.element_type == "float" and one.outputs][-1:]
     return Lowering(
         operator_class=kinds.operator_class,
         flop=flop,
@@ -164,7 +160,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
         cast_tensor_count=int((kinds.weight_tensors * kinds.reads_half) @ structure.counts),
         structure=structure,
-        output_elements_of_model=read_by_loss,
+        output_elements_of_model=float(sum(element_count(shape, batch_size) for shape in read_by_loss)),
         train=is_training,
     )
 
@@ -197,7 +193,6 @@ def split_kinds(lowering: Lowering, labels: IntArray) -> tuple[Lowering, IntArra
 
     columns = {field.name: getattr(lowering, field.name) for field in fields(lowering)}
     chosen: dict[str, Any] = {name: one[origin] for name, one in columns.items() if isinstance(one, np.ndarray)}
-
     kinds = origin.tolist()
     of_kinds = replace(
         structure,
@@ -368,18 +363,31 @@ def _adapter(read: Shape, written: Shape, rank: int) -> tuple[Node, Node, Node, 
 
 
 def hidden_matrices(lowering: Lowering) -> FloatArray:
-    """Return a row for each size of hidden matrices that Muon updates: their number, shorter and longer side.
+    """Return a row for each kind of hidden matrices that Muon updates: their number, shorter and longer side.
 
-    Hidden are the weights of products, but for the one that makes the model's output; AdamW updates all others.
+    Hidden are the weights of products that another one follows. Adapters have them alone, as if they were all weights.
     """
     structure, rows = lowering.structure, []
-    trained = lowering.operator_class == OperatorClass.PRODUCT
-    trained[structure.kind_of_node[structure.output_nodes]] = False
-    for kind in trained.nonzero()[0].tolist():
-        # Experts lie one behind the other in one tensor.
-        matrices = [weight for weight in structure.kinds[kind].parameters if len(weight) > 1]
-        rows += [(int(structure.counts[kind]) * prod(one[:-2]), *sorted(one[-2:])) for one in matrices]
-    return np.array(rows, dtype=float).reshape(-1, 3)
+    multiplies, hidden = (lowering.inner > 1)[structure.kind_of_node], np.zeros(len(structure.kind_of_node), dtype=bool)
+    for source, reader in zip(structure.sources[::-1].tolist(), structure.destinations[::-1].tolist(), strict=True):
+        hidden[source] |= hidden[reader] | multiplies[reader]
+    counts = np.bincount(structure.kind_of_node, hidden, len(structure.counts))
+    counts *= lowering.operator_class == OperatorClass.PRODUCT
+
+    # What the model has beside all others, which count once for each size: an output may share the weight of a table.
+    others = [structure.kinds[kind].parameters for kind in (counts < structure.counts).nonzero()[0].tolist()]
+    owned = lowering.parameter_count - sum(map(prod, {tuple(sorted(one)) for weights in others for one in weights}))
+    if (adapters := is_adapter(structure)).any():
+        counts = structure.counts * adapters
+    for kind in counts.nonzero()[0].tolist():
+        weights = structure.kinds[kind].parameters  # experts lie one behind the other in one tensor
+        rows += [(counts[kind] * prod(one[:-2]), *sorted(one[-2:])) for one in weights if len(one) > 1]
+
+    # Nodes do not say which of them use one weight, so each counts for its part of it.
+    result = np.array(rows, dtype=float).reshape(-1, 3)
+    used = max(float(result.prod(axis=1).sum()), 1.0)
+    result[:, 0] *= lowering.parameter_count / used if adapters.any() else min(max(owned / used, 0.0), 1.0)
+    return result
 
 
 def hidden_share(lowering: Lowering) -> float:

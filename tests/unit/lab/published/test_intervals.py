@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import hypot
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gpusage.predictors.artifacts import StepTimeDeviations
-from gpusage_lab.published.intervals import LEAST_ROWS, Miss, widths
+from gpusage.predictors.artifacts import StepTimeDeviations, pretrained
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.published.intervals import LEAST_ROWS, Miss, fit, widths
 
 DEVIATIONS = StepTimeDeviations(known=0.1, unseen_gpu=0.2, short=0.5)
 
@@ -39,3 +41,30 @@ def test_a_kind_of_few_rows_has_the_width_of_those_whose_names_begin_alike() -> 
     assert alone[several] > actual[several]  # its own now
     assert widths(misses(several, LEAST_ROWS - 1), DEVIATIONS) == {}
     assert widths(misses("pass, engine", LEAST_ROWS - 1) + rows, DEVIATIONS) == actual
+
+
+def test_a_folder_without_a_kinds_rows_leaves_the_widths_and_fits_no_fold(tmp_path: Path) -> None:
+    # One run of the record, eager, and none of the files that a fold is fitted on.
+    row = {
+        "mode": "infer",
+        "precision": "amp",
+        "memory_layout": "nchw",
+        "torch_version": 110,
+        "device": "RTX3090",
+        "torch_compile": 0,
+        "model": "tinynet_e",
+        "timm_module": "efficientnet",
+        "img_size_px": 106,
+        "batch_size": 8,
+        "samples_per_s": 400,
+        "step_time_ms": 20,
+        "param_count_millions": 2,
+        "gmacs_per_image": 1,
+        "activations_millions_per_image": 1,
+        "source_file": "own",
+        "source_commit": "own",
+    }
+    lines = (",".join(row), ",".join(map(str, row.values())), "")
+    (tmp_path / "timm_benchmark.csv").write_text("\n".join(lines), encoding="utf-8")
+    (fitted,) = fit(DataFolder(tmp_path))
+    assert fitted.parameters.deviations.of_settings == pretrained().step_time.deviations.of_settings
