@@ -228,7 +228,10 @@ def figures_from_step(
     if not alike and of_gpu == 1.0:
         return NOTHING_KNOWN
     predicted, longer = here.step_time_s, (known.value / there.step_time_s.value) ** alike
-    pairs = {end: (getattr(busy, end), getattr(here.gpu_utilization, end)) for end in ("value", "low", "high")}
+    # A utilization that the graph shows has a usual host's gaps in it, which price no share: the point does not fall.
+    value = max(busy.value, here.gpu_utilization.value)
+    graph = replace(here.gpu_utilization, value=value, high=max(value, here.gpu_utilization.high))
+    pairs = {end: (getattr(busy, end), getattr(graph, end)) for end in ("value", "low", "high")}
     busy = Interval(**{end: _mean(*pair, alike) for end, pair in pairs.items()})
 
     # A GPU's odds fall fast as the step grows: an end moves by their logarithm, from a tenth to a thousandth.
