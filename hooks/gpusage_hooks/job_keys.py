@@ -295,8 +295,7 @@ _TABLE: Mapping[Group, Mapping[str, Mapping[str, Any]]] = {
             unit="us, ms or s",
             default="unknown",
             example="30ms@a100",
-            help="Step time when the job ran alone on the named whole GPU, such as 30ms@a100.",
-            details="30ms@a100@32 is for batch 32.",
+            help="Step time of a run alone on the named whole GPU, such as 30ms@a100; 30ms@a100@32 is for batch 32.",
         ),
         "first_run": _row(
             JobId(),

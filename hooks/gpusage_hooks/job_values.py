@@ -271,7 +271,7 @@ class StepTime(Text):
     @property
     def json_schema(self) -> Mapping[str, object]:
         """Return a time, ``@`` and the GPU, and ``@`` before a batch size."""
-        return {"type": "string", "pattern": f"^{_DURATION.pattern}@[^@]+(@{_BATCH})?$"}
+        return {"type": "string", "pattern": rf"^{_DURATION.pattern}\s*@[^@]+(@\s*{_BATCH}\s*)?$"}
 
     def parse(self, key: str, text: str) -> tuple[float, str, int | None]:
         """Return the seconds, the name of the GPU, and the batch size where one is named."""
@@ -294,7 +294,7 @@ class Utilization(Text):
     @property
     def json_schema(self) -> Mapping[str, object]:
         """Return percent, and ``@`` before a batch size."""
-        return {"type": "string", "pattern": f"^{_DECIMAL.pattern}%?(@{_BATCH})?$"}
+        return {"type": "string", "pattern": rf"^{_DECIMAL.pattern}\s*%?\s*(@\s*{_BATCH}\s*)?$"}
 
     def parse(self, key: str, text: str) -> tuple[float, int | None]:
         """Return the share of 1, and the batch size where one is named."""

@@ -86,9 +86,11 @@ def test_memory_stays_below_150_mb_whatever_batch_sizes_one_card_is_asked_for(da
 
 def test_one_users_slow_cards_do_not_keep_the_others_waiting(daemon: Daemon) -> None:
     """What is new of that user is kept at once, and the user is told; the others go on."""
-    answers = [daemon.ask(daemon.question(FORGERIES["kinds"](number), user_id="66")) for number in range(12)]
-    assert "took more than 0.2 s of gpusaged's time" in answers[-1]["message"]
-    assert answers[-1]["code"] == "KEEP"
+    # How many it takes depends on the machine; time that passes while a card is forged would come back to the user.
+    questions = [daemon.question(FORGERIES["kinds"](number), user_id="66") for number in range(40)]
+    answers = (daemon.ask(question) for question in questions)
+    refused = next(answer for answer in answers if "took more than 0.2 s of gpusaged's time" in answer["message"])
+    assert refused["code"] == "KEEP"
     assert daemon.status()["lines"]["spent"] >= 1
     assert daemon.ask(daemon.question(daemon.card("another"), user_id="67"))["code"] == "REWRITE"
     spent = daemon.records()[1]

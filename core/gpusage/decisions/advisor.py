@@ -32,7 +32,6 @@ from gpusage.plugins.loading import load_hooks
 from gpusage.policies.candidates import admits, no_allowed_type_error, step_times_s, without_forbidden
 from gpusage.policies.share_price import priced_percents
 from gpusage.policies.sharing import SharePrice, may_share, price_list
-from gpusage.predictors.known import implausible_step_time
 from gpusage.store.annotation import EXCLUDES
 from gpusage_hooks.comment import MODEL_NAMES
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError, RequestError
@@ -231,7 +230,7 @@ class Advisor(Predictor):
         workload, alone = model_request.workload, model_request.workload.alone
         try:
             policy_input = self._predicted_input(job, graph, cluster)
-            doubt = implausible_step_time(graph, workload, self.catalogue.find(alone.gpu)) if alone.gpu else ""
+            doubt = self.step_doubt(graph, workload)
         except PluginError:
             raise  # not for the user to mend
         except GpuUsageError as error:

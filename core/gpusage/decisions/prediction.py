@@ -164,6 +164,11 @@ class Predictor:
         is_wrong = experience is not None and experience.contradicts(comparable)
         return replace(workload, alone=NO_EARLIER_RUN) if is_wrong else workload
 
+    def step_doubt(self, graph: ModelGraph, workload: Workload) -> str:
+        """Return why the step time that the user gave of one GPU is not used, one sentence; empty where it is."""
+        gpu = workload.alone.gpu
+        return implausible_step_time(graph, workload, self.catalogue.find(gpu)) if gpu else ""
+
     def utilization_from_graph(self, graph: ModelGraph, workload: Workload, need: GpuNeed) -> float:
         """Return the GPU utilization alone on the GPU of *need*, as predicted from the model, nothing observed."""
         if workload.alone == NO_EARLIER_RUN and self.find(graph, workload) is NO_FINDING:
@@ -197,32 +202,34 @@ class Predictor:
     ) -> list[Sequence[ObservedFigures]]:
         """Return what a step that the user or one of *answers* knows on one GPU shows about the other *gpus*."""
         alone, steps = workload.alone, [one.step_time_s for one in first_known(answers, gpus)]
-        measured = [(gpu.name, step.interval) for gpu, step in zip(gpus, steps, strict=True) if step]
-        if alone.gpu is not None and alone.step_time_s is not None:
-            measured.insert(0, (alone.gpu, exact_interval(alone.step_time_s)))
+        plain, of_user = replace(workload, alone=NO_EARLIER_RUN), workload_of_step(workload)
+        measured = [(gpu, step.interval, plain) for gpu, step in zip(gpus, steps, strict=True) if step]
+        if alone.gpu is not None and alone.step_time_s is not None and not self.step_doubt(graph, workload):
+            # Any step of this batch says more than one of another.
+            one = self.catalogue.find(alone.gpu), exact_interval(alone.step_time_s), of_user
+            measured.insert(0 if of_user == plain else len(measured), one)
         if not measured or all(steps):
             return []
-        measured_on, known_s = measured[0]
-        gpu = self.catalogue.find(measured_on)
-        if implausible_step_time(graph, workload, gpu):
-            return []
-        plain, observed = replace(workload, alone=NO_EARLIER_RUN), workload_of_step(workload)
+        gpu, known_s, observed = measured[0]
         (there,) = self._needs(graph, observed, (gpu,), (NOTHING_KNOWN,))
         needs = self._needs(graph, plain, gpus, [NOTHING_KNOWN] * len(gpus))
         from gpusage.predictors.sharing.slowdown import gpu_bound_odds  # imports numpy; few users know a step time
 
-        share = alone.utilization if alone.batch_size == alone.step_batch_size else None
+        # The user's utilization is of all processes.
+        is_there = (alone.batch_size or plain.batch_size) == observed.batch_size
+        share = alone.utilization / plain.processes if alone.utilization is not None and is_there else None
         of_gpu = gpu_bound_odds(graph, observed, gpu, known_s.value, share)
 
         # How busy a GPU would be that decides its step: what it takes longer than predicted, it works.
         shorter = min(known_s.value / there.step_time_s.value, 1.0)
         steps_s = [exact_interval(shorter * need.step_time_s.value) for need in needs]
-        of_step = [ObservedFigures(step_time_s=Figure(interval=step_s, source=measured_on)) for step_s in steps_s]
+        of_step = [ObservedFigures(step_time_s=Figure(interval=step_s, source=gpu.name)) for step_s in steps_s]
         busy = [need.gpu_utilization for need in self._needs(graph, plain, gpus, of_step)]
+        sizes = plain.batch_size, observed.batch_size
         figures = [
             NOTHING_KNOWN
             if need.gpu == there.gpu and observed == plain
-            else figures_from_step(known_s, there, need, share, of_gpu)
+            else figures_from_step(known_s, there, need, share, of_gpu, sizes)
             for need, share in zip(needs, busy, strict=True)
         ]
         return [figures]
@@ -240,6 +247,8 @@ class Predictor:
             rows = zip(needs, known, gpus, needs[len(gpus) :], strict=False)
             return tuple(of_all_processes(one, workload, of_gpu, gpu, board) for one, of_gpu, gpu, board in rows)
         needs = tuple(require_answer("predict_needs", self.hooks.predict_needs(graph, workload, gpus, known)))
+        if workload.alone.gpu and (doubt := self.step_doubt(graph, workload)):
+            needs = tuple(replace(need, notes=(*need.notes, doubt)) for need in needs)
 
         # The price of a slice is against the GPU that it is cut from. It costs no more than one that has no more of
         # anything, so each is predicted together with these, and the least of each end counts.
@@ -371,8 +380,8 @@ def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) ->
         GraphError: The model has a fixed batch.
     """
     if graph.fixed_batch_size is not None:
-        rule = "have a free batch axis to look for its largest batch"
-        raise _fixed_batch_error(graph, f"{rule}; got a batch of {graph.fixed_batch_size} alone")
+        rule = f"have a free batch axis to look for its largest batch; got a batch of {graph.fixed_batch_size} alone"
+        raise _fixed_batch_error(graph, rule)
 
     # The GPUs ask for the same sizes on their way up.
     cached_fits, largest = cache(fits), []

@@ -250,7 +250,8 @@ class Learned:
         margin = FIRST_RUN_MARGINS[min(len(runs), len(FIRST_RUN_MARGINS)) - 1]
 
         alone = request.workload.alone
-        timed = f", {1e3 * alone.step_time_s:.3g} ms a step" if alone.step_time_s and alone.gpu == gpu else ""
+        is_timed = alone.gpu == gpu and alone.step_batch_size in (None, request.workload.batch_size)
+        timed = f", {1e3 * alone.step_time_s:.3g} ms a step" if alone.step_time_s and is_timed else ""
         source = f"measured on {gpu} in {describe_jobs('+'.join(job for job, _ in runs))}{timed}"
         busy = Interval(value=max(utilizations), low=min(utilizations), high=min(margin * max(utilizations), 1.0))
         memory = Interval(value=max(memories), low=min(memories), high=margin * max(memories))

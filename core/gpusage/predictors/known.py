@@ -63,9 +63,8 @@ def find_observed_figures(
     of_batch = alone.step_batch_size in (None, workload.batch_size)
     for gpu, utilization in zip(gpus, _utilizations(graph, workload, gpus), strict=True):
         is_there = of_batch and (alone.gpu == gpu.name or (alone.gpu is None and not gpu.parent_gpu))
-        step_time_s = _figure(alone.step_time_s) if is_there else None
-        if implausible_step_time(graph, workload, gpu):
-            step_time_s = None
+        is_used = is_there and not implausible_step_time(graph, workload, gpu)
+        step_time_s = _figure(alone.step_time_s) if is_used else None
         known.append(ObservedFigures(step_time_s=step_time_s, gpu_utilization=None if gpu.parent_gpu else utilization))
     return known
 
@@ -76,13 +75,14 @@ def implausible_step_time(graph: ModelGraph, workload: Workload, gpu: Gpu) -> st
     if alone.step_time_s is None or (alone.gpu or gpu.name).casefold() not in (gpu.name, *gpu.aliases):
         return ""
 
-    min_s = min_step_s(graph, workload_of_step(workload), gpu)
+    observed, subject = workload_of_step(workload), f"The step time that you gave, {seconds(alone.step_time_s)}"
+    batch = f"batch {observed.batch_size}"
+    if graph.fixed_batch_size not in (None, observed.batch_size):
+        return f"{subject}, is not used: it is of {batch}, and the model runs at batch {graph.fixed_batch_size} alone."
+    min_s = min_step_s(graph, observed, gpu)
     if alone.step_time_s >= min_s:
         return ""
-    return (
-        f"The step time that you gave, {seconds(alone.step_time_s)}, is not used: even at its peak, {gpu.name} needs "
-        f"{seconds(min_s)} at least."
-    )
+    return f"{subject}, is not used: even at its peak, {gpu.name} needs {seconds(min_s)} at least for {batch}."
 
 
 def workload_of_step(workload: Workload) -> Workload:
@@ -205,7 +205,9 @@ def of_all_processes(one: GpuNeed, workload: Workload, known: ObservedFigures, g
     )
 
 
-def figures_from_step(known: Interval, there: GpuNeed, here: GpuNeed, busy: Interval, of_gpu: float) -> ObservedFigures:
+def figures_from_step(
+    known: Interval, there: GpuNeed, here: GpuNeed, busy: Interval, of_gpu: float, batch_sizes: tuple[int, int]
+) -> ObservedFigures:
     """Return what a step on another GPU, or of another batch, shows about a GPU.
 
     It is the mean of two explanations: kernels take longer or shorter than predicted, here as there, or something else
@@ -218,12 +220,19 @@ def figures_from_step(known: Interval, there: GpuNeed, here: GpuNeed, busy: Inte
         here: What is predicted for this one.
         busy: This one's utilization by the first explanation.
         of_gpu: The odds of the first explanation, 0 to 1; 1 where the step is no longer than predicted.
+        batch_sizes: This one's, and that of the known step.
     """
     # A step of half or twice the batch says all of what kernels take here, one of a sixteenth or 16 times nothing.
-    samples = [each.throughput_samples_per_s.value * each.step_time_s.value for each in (here, there)]
-    more = samples[0] / samples[1]
+    more = batch_sizes[0] / batch_sizes[1]
     alike = min(max((_UNLIKE - abs(log2(more))) / (_UNLIKE - 1.0), 0.0), 1.0)
+    if not alike and of_gpu == 1.0:
+        return NOTHING_KNOWN
     predicted, longer = here.step_time_s, (known.value / there.step_time_s.value) ** alike
+    # A utilization that the graph shows has a usual host's gaps in it, which price no share: the point does not fall.
+    value = max(busy.value, here.gpu_utilization.value)
+    graph = replace(here.gpu_utilization, value=value, high=max(value, here.gpu_utilization.high))
+    pairs = {end: (getattr(busy, end), getattr(graph, end)) for end in ("value", "low", "high")}
+    busy = Interval(**{end: _mean(*pair, alike) for end, pair in pairs.items()})
 
     # A GPU's odds fall fast as the step grows: an end moves by their logarithm, from a tenth to a thousandth.
     few = min(max(1.0 + log10(max(of_gpu, _ROUNDING) / _FEW_ODDS) / 2.0, 0.0), 1.0)
@@ -251,7 +260,7 @@ def figures_from_step(known: Interval, there: GpuNeed, here: GpuNeed, busy: Inte
         _mean(own.high * longer * known.high / known.value, waiting_s.high, many),
     )
     shows = f"takes {'no ' if longer <= 1 else ''}longer than predicted" if of_gpu > _EVEN else "waits for its host"
-    of_batch = "" if abs(more - 1.0) < _ROUNDING else f" at batch {samples[1]:.0f}"
+    of_batch = "" if abs(more - 1.0) < _ROUNDING else f" at batch {batch_sizes[1]}"
     source = f"{OTHER_STEP}{there.gpu}{of_batch}, which {shows}"
     utilization = _interval_around(
         _mean(busy.low, busy.low * predicted.value / waiting_s.high, many),

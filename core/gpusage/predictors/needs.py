@@ -34,7 +34,7 @@ def predict_needs(
     rows = zip(predicted(graph, workload, gpus), known, shares, gpus, strict=True)
     for predicted_need, of_gpu, share, gpu in rows:
         need = apply_known_figures(predicted_need, of_gpu, share, workload, gpu)
-        notes = [implausible_step_time(graph, workload, gpu)]
+        notes = [] if workload.alone.gpu else [implausible_step_time(graph, workload, gpu)]
 
         # The site's host is named where it shows: neither beside a known step nor where the GPU hides it.
         if gpu.host_factor != 1.0 and (need.source == "step" or not of_gpu.step_time_s):

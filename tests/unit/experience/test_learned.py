@@ -9,10 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage.experience.identity import fingerprint
-from gpusage.experience.learned import NO_FINDING, NOTHING_LEARNED, Experience, FamilyRatio, Finding, Learned
+from gpusage.experience.learned import (
+    NO_FINDING,
+    NOTHING_LEARNED,
+    Experience,
+    FamilyRatio,
+    Finding,
+    FirstRun,
+    Learned,
+)
 from gpusage.experience.learning import learn
 from gpusage.experience.runs import Run
 from gpusage.service.decision_cache import AccessRecordingMapping
+from gpusage_hooks.comment import parse_model
 from gpusage_hooks.types import Submitter, Workload
 from graphs import convolution_graph
 from runs import RUN, V100, WHO, runs
@@ -53,6 +62,16 @@ def test_a_job_s_own_runs_come_before_its_user_s_and_its_user_s_before_others() 
     assert utilization(find_run(learned, job_name="third")) == pytest.approx(0.387, abs=0.01)
     assert others(find_run(learned, user="4")) == [pytest.approx(value, abs=0.01) for value in (0.387, 0.9, 0.9, 0.9)]
     assert find_run(learned, user="4").source == "runs of this model"
+
+
+@pytest.mark.parametrize(("batch", "says"), [("", True), ("@32", True), ("@16", False)])
+def test_a_step_of_another_batch_was_not_measured_in_the_first_run(batch: str, says: bool) -> None:
+    run = FirstRun(gpu=V100, utilization=0.5, peak_utilization=0.6, memory_bytes=10**9)
+    learned = replace(NOTHING_LEARNED, first_runs={("1000", "7"): run})
+    request = parse_model(f"r.onnx,batch=32,first_run=7,step_time=30ms@{V100}{batch}")
+    memory = learned.measured(request, Submitter(fields={"user": "1000"}))[V100].memory_bytes
+    assert memory is not None
+    assert ("30 ms a step" in memory.source) is says
 
 
 def test_two_strangers_runs_tell_nothing_of_a_job_however_many_there_are_and_three_count_once_each() -> None:

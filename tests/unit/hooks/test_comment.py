@@ -9,7 +9,7 @@ import pytest
 
 from gpusage_hooks.comment import MODEL_NAMES, is_model_path, parse_comment, parse_model
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.job_values import Utilization
+from gpusage_hooks.job_values import StepTime, Utilization
 from gpusage_hooks.types import ModelRequest, Slo, SoloRun, Workload
 
 
@@ -171,6 +171,18 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
     request = parse_comment("r.onnx,batch=64,utilization=60 @ 32")
     assert request is not None
     assert request.workload.alone == SoloRun(utilization=0.6, batch_size=32)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((StepTime(), text) for text in ("30ms@a100", "30 ms @ a100", "30ms@a100@32", "30ms@a100 @ 32")),
+        *((Utilization(), text) for text in ("60", "60 %", "60@32", "60 % @ 32")),
+    ],
+)
+def test_the_schema_takes_spaces_where_the_parser_does(value: StepTime | Utilization, text: str) -> None:
+    value.parse("key", text)
+    assert re.search(str(value.json_schema["pattern"]), text)
 
 
 @pytest.mark.parametrize(
