@@ -67,7 +67,7 @@ class Budget:
 
 # What the issues 35 to 39 added to each, in this order; a later change pays for its lines there.
 BUDGETS = {
-    "lines of code: core, hooks, plugins": Budget(limit=41_276 - 681 + 687 + 1_188 + 707 - 427),
+    "lines of code: core, hooks, plugins": Budget(limit=41_276 - 681 + 687 + 1_188 + 706 - 427),
     "lines of code: planning, sandboxes, lab, bench": Budget(limit=20_600 - 17 + 273 + 122 + 372 + 1),
     "files above 400 lines": Budget(limit=0),
     "comments per 100 lines": Budget(limit=3, at_least=True),

@@ -239,7 +239,10 @@ class Predictor:
     ) -> tuple[GpuNeed, ...]:
         if graph.fixed_batch_size not in (None, workload.batch_size):
             rule = f"be run at its only batch size, {graph.fixed_batch_size}; got batch={workload.batch_size}"
-            raise _fixed_batch_error(graph, rule)
+            is_named = graph.source.partition(":")[0] in LIBRARIES  # whose definition cannot be exported with others
+            advice = "Use no other" if is_named else f"{DYNAMIC_BATCH}, or use no other"
+            message = f"Model {graph.name!r} must {rule}. {advice}."
+            raise GraphError(message)
         if workload.processes > 1:
             boards, nothing = [self.catalogue.find(gpu.board) for gpu in gpus], [NOTHING_KNOWN] * len(gpus)
             of_one = [of_one_process(each, workload.processes) for each in (*known, *nothing)]
@@ -379,10 +382,6 @@ def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) ->
     Raises:
         GraphError: The model has a fixed batch.
     """
-    if graph.fixed_batch_size is not None:
-        rule = f"have a free batch axis to look for its largest batch; got a batch of {graph.fixed_batch_size} alone"
-        raise _fixed_batch_error(graph, rule)
-
     # The GPUs ask for the same sizes on their way up.
     cached_fits, largest = cache(fits), []
     for number in range(len(cached_fits(1))):
@@ -392,10 +391,3 @@ def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) ->
         between = range(too_many // 2 + 1, min(too_many, MOST_SAMPLES))
         largest.append(too_many // 2 + bisect_left(between, True, key=lambda size: not cached_fits(size)[number]))
     return largest
-
-
-def _fixed_batch_error(graph: ModelGraph, rule: str) -> GraphError:
-    """Return the error that *graph* has one batch size alone; what a library defines cannot be exported with others."""
-    is_named = graph.source.partition(":")[0] in LIBRARIES
-    advice = "Ask for no other" if is_named else f"{DYNAMIC_BATCH}, or ask for no other"
-    return GraphError(f"Model {graph.name!r} must {rule}. {advice}.")

@@ -61,14 +61,14 @@ def test_a_model_that_does_not_fit_has_no_batch() -> None:
 
 def test_a_fixed_batch_has_no_largest() -> None:
     fixed = replace(GRAPH, fixed_batch_size=8)
-    with pytest.raises(GraphError, match="free batch axis to look for its largest batch"):
+    with pytest.raises(GraphError, match="its only batch size, 8; got batch=1"):
         gpusage.largest_batch(fixed, gpu="v100")
 
 
-@pytest.mark.parametrize(("source", "advice"), [("torchvision:x", "Ask for no other"), ("x.onnx", "Export it from 2")])
+@pytest.mark.parametrize(("source", "advice"), [("torchvision:x", "Use no other"), ("x.onnx", "Export it from 2")])
 def test_only_a_file_can_be_exported_for_other_batches(source: str, advice: str) -> None:
     fixed = replace(GRAPH, fixed_batch_size=2, source=source)
-    with pytest.raises(GraphError, match=f"a batch of 2 alone. {advice}"):
+    with pytest.raises(GraphError, match=f"2; got batch=1. {advice}"):
         gpusage.largest_batch(fixed, gpu="v100")
     with pytest.raises(GraphError, match=f"got batch=4. {advice}"):
         gpusage.predict(fixed, gpu="v100", batch_size=4)
