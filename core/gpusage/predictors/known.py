@@ -225,7 +225,7 @@ def figures_from_step(
     # A step of half or twice the batch says all of what kernels take here, one of a sixteenth or 16 times nothing.
     more = batch_sizes[0] / batch_sizes[1]
     alike = min(max((_UNLIKE - abs(log2(more))) / (_UNLIKE - 1.0), 0.0), 1.0)
-    if not alike and of_gpu == 1.0:
+    if not alike:
         return NOTHING_KNOWN
     predicted, longer = here.step_time_s, (known.value / there.step_time_s.value) ** alike
     # A utilization that the graph shows has a usual host's gaps in it, which price no share: the point does not fall.

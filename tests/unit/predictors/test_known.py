@@ -338,7 +338,7 @@ def test_a_step_of_another_batch_moves_all_gpus_and_is_not_taken_for_this_one_s(
 @pytest.mark.parametrize("batch_size", [2, 512])
 def test_a_step_of_a_16th_or_of_16_times_the_batch_moves_neither_busy_time_nor_price(batch_size: int) -> None:
     """A step of batch 1024, as predicted, made three quarters of an H100 of a half."""
-    for times in (0.6, 1.0):
+    for times in (0.6, 1.0, 1.02, 50):
         run = at_batch(times, batch_size, RUN)
         assert PLAIN.predict(GRAPH, run, [V100, H100]) == (V100_NEED, H100_NEED)
         assert PLAIN.price(GRAPH, run, [H100], [50]) == PLAIN.price(GRAPH, RUN, [H100], [50])
