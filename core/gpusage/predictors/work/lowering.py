@@ -135,8 +135,8 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     reordered_bytes = np.where(kinds.operator_class == _NORMALIZATION, of_float, float_bytes)
 
     # The loss reads the last output of floats.
-    made = [graph.nodes[index] for index in structure.output_nodes.tolist()]
-    read_by_loss = [one.outputs[0] for one in made if one.element_type == "float" and one.outputs][-1:]
+    made = map(graph.nodes.__getitem__, structure.output_nodes.tolist())
+    counts = [element_count(one.outputs[0], batch_size) for one in made if one.element_type == "float" and one.outputs]
     return Lowering(
         operator_class=kinds.operator_class,
         flop=flop,
@@ -160,7 +160,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
         cast_tensor_count=int((kinds.weight_tensors * kinds.reads_half) @ structure.counts),
         structure=structure,
-        output_elements_of_model=float(sum(element_count(shape, batch_size) for shape in read_by_loss)),
+        output_elements_of_model=float(sum(counts[-1:])),
         train=is_training,
     )
 
